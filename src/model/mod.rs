@@ -1,0 +1,20 @@
+//! The pure rules: ids, windows, chains, workspaces, transitions and refusals. No I/O.
+//!
+//! A transition takes the [`World`], a command and the time, and gives a [`Decision`] (what
+//! changes, what happened, what to answer) or a [`Refusal`]. The store makes a decision durable
+//! before anybody sees it.
+
+mod binding;
+mod id;
+mod refusal;
+mod time;
+mod world;
+
+pub use binding::{Binding, BindingKind, Role};
+pub use id::{JobId, WindowId, WorkspaceId, WorkspaceRef};
+pub use refusal::{Code, Refusal, Rule};
+pub use time::Timestamp;
+pub use world::{
+    Changes, Decision, NewEvent, Owner, Quota, Title, Window, WindowState, Workspace,
+    WorkspaceState, World,
+};
