@@ -201,6 +201,18 @@ impl World {
         self.workspaces.values()
     }
 
+    /// Windows with a higher number, in order.
+    pub fn windows_after(&self, number: u32) -> impl Iterator<Item = &Window> {
+        let rest = self.windows.range(WindowId::above(number)..);
+        rest.map(|(_, window)| window)
+    }
+
+    /// Workspaces with a higher number, in order.
+    pub fn workspaces_after(&self, number: u32) -> impl Iterator<Item = &Workspace> {
+        let rest = self.workspaces.range(WorkspaceId::above(number)..);
+        rest.map(|(_, workspace)| workspace)
+    }
+
     /// # Errors
     /// [`Rule::WindowNotFound`].
     pub fn find_window(&self, id: WindowId) -> Result<&Window, Refusal> {

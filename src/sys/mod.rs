@@ -1,0 +1,7 @@
+//! Every raw system call that no library wraps, and all of the crate's `unsafe`.
+
+pub mod creds;
+pub mod dir;
+pub mod file;
+pub mod mount;
+pub mod xattr;
