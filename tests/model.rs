@@ -441,7 +441,7 @@ fn take(world: &mut World, step: &Step, now: i64) -> Outcome {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn transitions_agree_with_the_reference(steps in steps()) {
