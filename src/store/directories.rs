@@ -73,7 +73,7 @@ impl Directories {
     pub fn open(path: &Path) -> io::Result<Self> {
         let root = OwnedFd::from(File::open(path)?);
         let open = |name: &CStr| -> io::Result<OwnedFd> {
-            match mkdirat(&root, name, Mode::S_IRWXU) {
+            match mkdirat(&root, name, mode(0o700)) {
                 Ok(()) => fsync(&root)?,
                 Err(Errno::EEXIST) => {}
                 Err(errno) => return Err(errno.into()),
@@ -116,8 +116,7 @@ impl Directories {
             return Ok(());
         }
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_CLOEXEC;
-        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-        let mut file = File::from(openat(&self.root, HIGHEST_NEW, flags, mode)?);
+        let mut file = File::from(openat(&self.root, HIGHEST_NEW, flags, mode(0o600))?);
         writeln!(file, "{id}")?;
         file.sync_all()?;
         renameat(&self.root, HIGHEST_NEW, &self.root, HIGHEST)?;
@@ -129,15 +128,19 @@ impl Directories {
     /// Makes an empty workspace; nothing is left of one that could not be made.
     pub fn create(&self, id: WorkspaceId, owner: Owner) -> io::Result<()> {
         let name = name(id);
-        mkdirat(&self.workspaces, name.as_c_str(), Mode::S_IRWXU)?;
+        mkdirat(&self.workspaces, name.as_c_str(), mode(0o755))?;
         let finish = || -> io::Result<()> {
             let dir = open_directory(&self.workspaces, &name)?;
-            if geteuid().is_root() {
+            let stat = fstat(&dir)?;
+            let right = (stat.st_uid, stat.st_gid) == (owner.uid, owner.gid);
+            if geteuid().is_root() && !right {
                 let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
                 fchown(&dir, Some(uid), Some(gid))?;
             }
             // Whatever the daemon's own umask is.
-            fchmod(&dir, Mode::from_bits_truncate(0o755))?;
+            if stat.st_mode & 0o7777 != 0o755 {
+                fchmod(&dir, mode(0o755))?;
+            }
             fsync(&dir)?;
             Ok(fsync(&self.workspaces)?)
         };
@@ -251,6 +254,10 @@ pub(super) fn create_store(path: &Path) -> io::Result<()> {
     std::fs::create_dir_all(parent)?;
     DirBuilder::new().mode(0o700).create(path)?;
     File::open(parent)?.sync_all()
+}
+
+fn mode(bits: u32) -> Mode {
+    Mode::from_bits_truncate(bits)
 }
 
 fn name(id: WorkspaceId) -> CString {

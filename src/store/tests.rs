@@ -699,6 +699,82 @@ fn an_unused_directory_is_taken_away_again() {
     assert!(!life.has("workspaces/ws1"));
 }
 
+/// Ends a child with the test, however that goes.
+struct Child(std::process::Child);
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Run by itself this does nothing; the next test runs it in a process to be killed.
+#[test]
+fn allocates_until_killed() {
+    let Some(path) = std::env::var_os("PANEFS_TEST_STORE") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let opened = Some(Store::open(Path::new(&path)).unwrap());
+    let mut life = Life {
+        _dir: dir,
+        path: path.into(),
+        opened,
+        clock: 0,
+    };
+    for _ in 0..10_000 {
+        let id = life.allocate(None);
+        println!("acknowledged {id}");
+    }
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_kill() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let mut acknowledged = 0;
+    for kills in 1..=5 {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "store::tests::allocates_until_killed",
+                "--nocapture",
+            ])
+            .env("PANEFS_TEST_STORE", &path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut child = Child(child);
+        let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+        let mut seen = 0;
+        while seen < kills {
+            let line = lines.next().unwrap().unwrap();
+            if let Some((_, id)) = line.split_once("acknowledged ") {
+                acknowledged = id.parse::<WorkspaceId>().unwrap().number();
+                seen += 1;
+            }
+        }
+        child.0.kill().unwrap();
+        child.0.wait().unwrap();
+        for id in lines.filter_map(|l| l.unwrap().split_once("acknowledged ws")?.1.parse().ok()) {
+            acknowledged = id;
+        }
+
+        let opened = Store::open(&path).unwrap();
+        let rows = opened.world.workspaces().count();
+        assert!(rows >= acknowledged as usize, "{rows} of {acknowledged}");
+        for row in opened.world.workspaces() {
+            assert!(path.join("workspaces").join(row.id.to_string()).is_dir());
+        }
+        let size = opened.store.events_size(None);
+        let events = opened.store.read_events(None, 0, size as usize).unwrap();
+        assert_eq!(events.iter().filter(|b| **b == b'\n').count(), rows * 2);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
 
