@@ -10,3 +10,4 @@ pub mod gate;
 pub mod member;
 pub mod model;
 pub mod sys;
+pub mod store;

@@ -78,6 +78,25 @@ pub enum WindowState {
     Released,
 }
 
+impl WindowState {
+    /// Every state.
+    pub const ALL: [Self; 3] = [Self::Live, Self::Continued, Self::Released];
+
+    /// The word in a reply.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Continued => "continued",
+            Self::Released => "released",
+        }
+    }
+
+    /// The state with this word.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+}
+
 /// The life of a workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -94,6 +113,35 @@ pub enum WorkspaceState {
     Unknown,
     /// Out of the tree.
     Reclaimed,
+}
+
+impl WorkspaceState {
+    /// Every state.
+    pub const ALL: [Self; 6] = [
+        Self::Provisioning,
+        Self::Occupied,
+        Self::Released,
+        Self::Available,
+        Self::Unknown,
+        Self::Reclaimed,
+    ];
+
+    /// The word in a reply.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Provisioning => "provisioning",
+            Self::Occupied => "occupied",
+            Self::Released => "released",
+            Self::Available => "available",
+            Self::Unknown => "unknown",
+            Self::Reclaimed => "reclaimed",
+        }
+    }
+
+    /// The state with this word.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
 }
 
 /// One context window.
@@ -273,7 +321,7 @@ pub struct NewEvent {
     pub kind: &'static str,
     /// The windows concerned; each lists it in its own `events.jsonl`.
     pub windows: Vec<WindowId>,
-    /// The fields after `seq`, `at` and `kind`.
+    /// The fields after `seq`, `at` and `kind`, which are never among them.
     pub fields: Map<String, Value>,
 }
 
