@@ -11,3 +11,4 @@ pub mod member;
 pub mod model;
 pub mod sys;
 pub mod store;
+

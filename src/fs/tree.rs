@@ -9,7 +9,7 @@ use super::error::{Error, Result};
 use super::handle::Handle;
 use super::nodeid::{PANEFS_LISTED, Synthetic, WindowEntry};
 use super::{Fs, Opened, Reached};
-use crate::control::{ControlFile, Scope};
+use crate::control::{ControlFile, Removal, Scope};
 use crate::gate::Gate;
 use crate::model::{JobId, Owner, Timestamp, WindowId, WorkspaceId, World};
 
@@ -100,7 +100,7 @@ impl Synthetic {
             Self::Window(id, WindowEntry::Procs) => ControlFile::Procs(id),
             Self::Window(id, WindowEntry::Threads) => ControlFile::Threads(id),
             Self::Window(id, WindowEntry::Sessions) => ControlFile::Sessions(id),
-            Self::Window(id, WindowEntry::Help) => ControlFile::WindowHelp(id),
+            Self::Window(_, WindowEntry::Help) => ControlFile::WindowHelp,
             Self::Window(id, WindowEntry::Json) => ControlFile::WindowJson(id),
             _ => return None,
         })
@@ -424,7 +424,7 @@ impl Fs {
             (Some(scope), _) => Handle::Snapshot(self.control.read_file(
                 match scope {
                     Scope::Root => ControlFile::Help,
-                    Scope::Window(id) => ControlFile::WindowHelp(id),
+                    Scope::Window(_) => ControlFile::WindowHelp,
                 },
                 &self.caller(request),
             )),
@@ -588,7 +588,10 @@ impl Fs {
         let id = window_named(parent, name)?;
         self.control
             .remove_window(&self.caller(request), id)
-            .map_err(Into::into)
+            .map_err(|removal| match removal {
+                Removal::NotEmpty => Error(libc::ENOTEMPTY),
+                Removal::Refused(refusal) => refusal.into(),
+            })
     }
 
     /// Prometheus text of the filesystem's own counters.

@@ -4,4 +4,6 @@ pub mod creds;
 pub mod dir;
 pub mod file;
 pub mod mount;
+pub mod pidfd;
+pub mod proc;
 pub mod xattr;
