@@ -9,6 +9,5 @@
 pub mod gate;
 pub mod member;
 pub mod model;
-pub mod sys;
 pub mod store;
-
+pub mod sys;
