@@ -50,10 +50,8 @@ pub struct MountOptions {
     pub trash_keep: Option<Duration>,
     /// The age at which `expire` takes released workspaces.
     pub retention: Option<Duration>,
-    /// Honour setuid bits.
-    pub suid: bool,
-    /// Honour device nodes.
-    pub dev: bool,
+    /// Options of mount(8): `noexec`, `suid`, …
+    pub options: Vec<String>,
 }
 
 /// Why the daemon could not start, or ended badly.
@@ -78,6 +76,17 @@ pub enum MountError {
         /// What came of it.
         source: io::Error,
     },
+}
+
+impl MountError {
+    /// One sentence that the reader can act on.
+    pub fn next_action(&self) -> String {
+        match self {
+            Self::Store(error) => error.next_action(),
+            Self::Mount { .. } => "See what this host lacks with: panefs doctor".to_owned(),
+            Self::System { .. } => "See the daemon's log, and: panefs doctor".to_owned(),
+        }
+    }
 }
 
 fn system(what: &'static str) -> impl Fn(io::Error) -> MountError {
@@ -183,8 +192,7 @@ impl Tree for Mounts {
             subtype: VIEW_SUBTYPE,
             source: &self.source,
             allow_other: self.allow_other,
-            suid: false,
-            dev: false,
+            options: &[],
         };
         let failed = |error| Refusal::internal(format!("can't mount on {}", dir.display()), error);
         let device = mount(dir, &how).map_err(failed)?;
@@ -327,6 +335,11 @@ impl Daemon {
                 path: options.mountpoint.clone(),
                 source,
             })?;
+        if !is_root {
+            // What an ended daemon left there would be in the way of the store.
+            uncover(&options.store.join("workspaces"))
+                .map_err(system("a dead cover of STORE/workspaces stays"))?;
+        }
         let mut opened = Store::open(&options.store)?;
         for line in &opened.recovered {
             tracing::info!("recovered: {line}");
@@ -360,8 +373,7 @@ impl Daemon {
             subtype: SUBTYPE,
             source: &source,
             allow_other: options.allow_other,
-            suid: options.suid,
-            dev: options.dev,
+            options: &options.options,
         };
         let failed = |source| MountError::Mount {
             path: mountpoint.clone(),
@@ -483,15 +495,18 @@ fn cover(dir: &Path, source: &str) -> io::Result<fuse::Served> {
         subtype: COVER_SUBTYPE,
         source,
         allow_other: false,
-        suid: false,
-        dev: false,
+        options: &[],
     };
-    // What a daemon that was killed left there.
-    if std::fs::metadata(dir).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN)) {
-        detach(dir)?;
-    }
     let device = mount(dir, &how)?;
     fuse::serve_cover(device).inspect_err(|_| give_up(dir))
+}
+
+/// Takes away what a daemon that was killed left there.
+fn uncover(dir: &Path) -> io::Result<()> {
+    if std::fs::metadata(dir).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN)) {
+        return detach(dir);
+    }
+    Ok(())
 }
 
 /// Enough that some may wait for the disk while others answer.

@@ -103,12 +103,7 @@ impl Handles {
     }
 
     /// How many are open.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.open.lock().len()
-    }
-
-    /// Whether none is.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }

@@ -91,8 +91,8 @@ pub struct Fs {
 impl std::fmt::Debug for Fs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Fs")
-            .field("nodes", &self.nodes.len())
-            .field("handles", &self.handles.len())
+            .field("nodes", &self.nodes.count())
+            .field("handles", &self.handles.count())
             .finish_non_exhaustive()
     }
 }
@@ -149,7 +149,7 @@ impl Fs {
 
     /// Nodes that a kernel side knows, and open handles.
     pub fn counts(&self) -> (usize, usize) {
-        (self.nodes.len(), self.handles.len())
+        (self.nodes.count(), self.handles.count())
     }
 
     /// A mount has ended.

@@ -191,13 +191,8 @@ impl Nodes {
     }
 
     /// How many nodes are known.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.known.load(Ordering::Relaxed)
-    }
-
-    /// Whether none is.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The node, if a kernel side knows it.

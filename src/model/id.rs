@@ -33,11 +33,6 @@ macro_rules! id {
                 (1..=MAX_ID).contains(&number).then_some(Self(number))
             }
 
-            /// The first of the ids above `number`, as a bound of a range.
-            pub(super) fn above(number: u32) -> Self {
-                Self(number.saturating_add(1))
-            }
-
             /// The number behind the prefix.
             pub fn number(self) -> u32 {
                 self.0

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Bound;
 use std::str::FromStr;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::id::{WindowId, WorkspaceId, WorkspaceRef};
+use super::id::{MAX_ID, WindowId, WorkspaceId, WorkspaceRef};
 use super::refusal::{Refusal, Rule};
 use super::time::Timestamp;
 
@@ -251,13 +252,15 @@ impl World {
 
     /// Windows with a higher number, in order.
     pub fn windows_after(&self, number: u32) -> impl Iterator<Item = &Window> {
-        let rest = self.windows.range(WindowId::above(number)..);
+        let after = WindowId::new(number.min(MAX_ID)).map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = self.windows.range((after, Bound::Unbounded));
         rest.map(|(_, window)| window)
     }
 
     /// Workspaces with a higher number, in order.
     pub fn workspaces_after(&self, number: u32) -> impl Iterator<Item = &Workspace> {
-        let rest = self.workspaces.range(WorkspaceId::above(number)..);
+        let after = WorkspaceId::new(number.min(MAX_ID)).map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = self.workspaces.range((after, Bound::Unbounded));
         rest.map(|(_, workspace)| workspace)
     }
 

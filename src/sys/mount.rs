@@ -20,10 +20,32 @@ pub struct FuseMount<'a> {
     pub source: &'a str,
     /// Serve other users too, by the files' modes, which the kernel checks.
     pub allow_other: bool,
-    /// Honour setuid bits.
-    pub suid: bool,
-    /// Honour device nodes.
-    pub dev: bool,
+    /// Options of mount(8): `noexec`, `suid`, …
+    pub options: &'a [String],
+}
+
+impl FuseMount<'_> {
+    /// Without setuid bits and device nodes, unless they are asked for; the last word wins.
+    fn flags(&self) -> MsFlags {
+        let mut flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        for option in self.options {
+            let (on, flag) = match option.as_str() {
+                "nosuid" => (true, MsFlags::MS_NOSUID),
+                "suid" => (false, MsFlags::MS_NOSUID),
+                "nodev" => (true, MsFlags::MS_NODEV),
+                "dev" => (false, MsFlags::MS_NODEV),
+                "noexec" => (true, MsFlags::MS_NOEXEC),
+                "exec" => (false, MsFlags::MS_NOEXEC),
+                "noatime" => (true, MsFlags::MS_NOATIME),
+                "nodiratime" => (true, MsFlags::MS_NODIRATIME),
+                "sync" => (true, MsFlags::MS_SYNCHRONOUS),
+                "dirsync" => (true, MsFlags::MS_DIRSYNC),
+                _ => continue,
+            };
+            flags.set(flag, on);
+        }
+        flags
+    }
 }
 
 /// Mounts, and gives the connection to the kernel.
@@ -44,9 +66,6 @@ fn mount_as_root(target: &Path, how: &FuseMount<'_>) -> io::Result<OwnedFd> {
         .write(true)
         .open("/dev/fuse")?
         .into();
-    let mut flags = MsFlags::empty();
-    flags.set(MsFlags::MS_NOSUID, !how.suid);
-    flags.set(MsFlags::MS_NODEV, !how.dev);
     let mut data = format!(
         "fd={},rootmode=40755,user_id={},group_id={}",
         device.as_raw_fd(),
@@ -61,7 +80,7 @@ fn mount_as_root(target: &Path, how: &FuseMount<'_>) -> io::Result<OwnedFd> {
         Some(how.source),
         target,
         Some(kind.as_str()),
-        flags,
+        how.flags(),
         Some(data.as_str()),
     )?;
     Ok(device)
@@ -74,7 +93,14 @@ fn mount_as_user(target: &Path, how: &FuseMount<'_>) -> io::Result<OwnedFd> {
         None,
         SockFlag::SOCK_CLOEXEC,
     )?;
-    let options = format!("fsname={},subtype={}", how.source.replace(',', "\\,"), how.subtype);
+    let source = how.source.replace('\\', "\\\\").replace(',', "\\,");
+    let mut options = format!("fsname={source},subtype={}", how.subtype);
+    for option in ["noexec", "noatime", "nodiratime", "sync", "dirsync"] {
+        if how.options.iter().any(|wanted| wanted == option) {
+            options.push(',');
+            options.push_str(option);
+        }
+    }
     let mut command = Command::new("fusermount3");
     let socket = theirs.as_raw_fd();
     command
