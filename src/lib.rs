@@ -6,6 +6,7 @@
 
 #![warn(missing_docs)]
 
+pub mod control;
 pub mod gate;
 pub mod member;
 pub mod model;
