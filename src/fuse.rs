@@ -245,11 +245,7 @@ pub fn serve(
     threads: usize,
     runtime: Runtime,
 ) -> io::Result<Served> {
-    let connection = Connection {
-        fs,
-        mount,
-        runtime,
-    };
+    let connection = Connection { fs, mount, runtime };
     let mut config = Config::default();
     config.n_threads = Some(threads);
     // Who may use the mount is the kernel's to say; a descriptor that was handed to another
@@ -380,7 +376,9 @@ impl fuser::Filesystem for Connection {
 
     fn forget(&self, asked: &fuser::Request, ino: INodeNo, lookups: u64) {
         let request = self.request(asked, Operation::Forget);
-        self.guarded(Operation::Forget, || self.fs.forget(request, ino.0, lookups));
+        self.guarded(Operation::Forget, || {
+            self.fs.forget(request, ino.0, lookups)
+        });
     }
 
     fn getattr(
@@ -577,9 +575,7 @@ impl fuser::Filesystem for Connection {
         let request = self.request(asked, Operation::Open);
         self.guarded(Operation::Open, || {
             let register = |fd: BorrowedFd<'_>| reply.open_backing(fd);
-            let opened = self
-                .fs
-                .open(request, ino.0, flags.0, &Registrar(&register));
+            let opened = self.fs.open(request, ino.0, flags.0, &Registrar(&register));
             reply_open(reply, opened);
         });
     }
@@ -763,10 +759,18 @@ impl fuser::Filesystem for Connection {
                 mtime: (0, 0),
                 ctime: (0, 0),
             };
-            let mut add = |next: u64, name: &OsStr, nodeid: u64, attr: &Attr, ttl: Ttl, generation: u64| {
-                let (nodeid, attr) = (INodeNo(nodeid), file_attr(attr));
-                reply.add(nodeid, next, name, &ttl.duration(), &attr, Generation(generation))
-            };
+            let mut add =
+                |next: u64, name: &OsStr, nodeid: u64, attr: &Attr, ttl: Ttl, generation: u64| {
+                    let (nodeid, attr) = (INodeNo(nodeid), file_attr(attr));
+                    reply.add(
+                        nodeid,
+                        next,
+                        name,
+                        &ttl.duration(),
+                        &attr,
+                        Generation(generation),
+                    )
+                };
             if let Some(directory) = Synthetic::from_nodeid(ino.0) {
                 for (place, name) in [(1, "."), (2, "..")] {
                     let attr = nameless(directory.ino(), libc::S_IFDIR);
@@ -779,7 +783,14 @@ impl fuser::Filesystem for Connection {
                         continue;
                     };
                     let ttl = entry.entry_ttl;
-                    if add(listed.next, &listed.name, entry.nodeid, &entry.attr, ttl, entry.generation) {
+                    if add(
+                        listed.next,
+                        &listed.name,
+                        entry.nodeid,
+                        &entry.attr,
+                        ttl,
+                        entry.generation,
+                    ) {
                         self.fs.unlisted(request, &entry);
                         break;
                     }
@@ -800,7 +811,14 @@ impl fuser::Filesystem for Connection {
                         } else {
                             listed.entry_ttl
                         };
-                        let full = add(next, entry.name, listed.nodeid, &listed.attr, ttl, listed.generation);
+                        let full = add(
+                            next,
+                            entry.name,
+                            listed.nodeid,
+                            &listed.attr,
+                            ttl,
+                            listed.generation,
+                        );
                         if full {
                             self.fs.unlisted(request, &listed);
                         }
@@ -1023,7 +1041,10 @@ impl fuser::Filesystem for Connection {
     ) {
         let request = self.request(asked, Operation::Fallocate);
         self.guarded(Operation::Fallocate, || {
-            reply_empty(reply, self.fs.fallocate(request, fh.0, offset, length, mode));
+            reply_empty(
+                reply,
+                self.fs.fallocate(request, fh.0, offset, length, mode),
+            );
         });
     }
 
@@ -1037,9 +1058,11 @@ impl fuser::Filesystem for Connection {
         reply: ReplyLseek,
     ) {
         self.request(asked, Operation::Lseek);
-        self.guarded(Operation::Lseek, || match self.fs.lseek(fh.0, offset, whence) {
-            Ok(found) => reply.offset(found),
-            Err(error) => reply.error(error.into()),
+        self.guarded(Operation::Lseek, || {
+            match self.fs.lseek(fh.0, offset, whence) {
+                Ok(found) => reply.offset(found),
+                Err(error) => reply.error(error.into()),
+            }
         });
     }
 
@@ -1084,13 +1107,7 @@ impl fuser::Filesystem for Cover {
         reply.error(Errno::EACCES);
     }
 
-    fn getattr(
-        &self,
-        asked: &fuser::Request,
-        _: INodeNo,
-        _: Option<FileHandle>,
-        reply: ReplyAttr,
-    ) {
+    fn getattr(&self, asked: &fuser::Request, _: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let attr = Attr {
             ino: Synthetic::Root.ino(),
             mode: libc::S_IFDIR,

@@ -168,7 +168,10 @@ impl Tree for Mounts {
         }
         // What an ended daemon left there answers so; it is nobody's any more.
         let looked_at = std::fs::read_dir(dir);
-        if looked_at.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN)) {
+        if looked_at
+            .as_ref()
+            .is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN))
+        {
             detach(dir).map_err(|error| Refusal::internal("a dead view mount stays", error))?;
         }
         match std::fs::read_dir(dir).map(|mut entries| entries.next().is_none()) {
@@ -395,7 +398,10 @@ impl Daemon {
         } else {
             let dir = control.store().path().join("workspaces");
             let covered = cover(&dir, &source).inspect_err(|_| give_up(&mountpoint));
-            Some((dir.clone(), covered.map_err(|source| MountError::Mount { path: dir, source })?))
+            Some((
+                dir.clone(),
+                covered.map_err(|source| MountError::Mount { path: dir, source })?,
+            ))
         };
         fs.connect(main.kernel());
         let mounts = Arc::new_cyclic(|this| Mounts {
@@ -471,9 +477,8 @@ fn write_back(mountpoint: &Path) {
     let (done, wait) = std::sync::mpsc::channel();
     let mountpoint = mountpoint.to_owned();
     std::thread::spawn(move || {
-        let synced = std::fs::File::open(&mountpoint).and_then(|dir| {
-            crate::sys::file::syncfs(dir.as_fd())
-        });
+        let synced =
+            std::fs::File::open(&mountpoint).and_then(|dir| crate::sys::file::syncfs(dir.as_fd()));
         // Nobody listens any more where this took too long.
         let _ = done.send(synced);
     });

@@ -63,7 +63,8 @@ fn serve(args: MountArgs, ready: impl FnOnce(Result<(), Failure>)) -> Outcome {
         retention: args.retention,
         options: args.options,
     };
-    panefs::mount::serve(&options, |started| ready(started.map_err(failure))).map_err(|e| failure(&e))
+    panefs::mount::serve(&options, |started| ready(started.map_err(failure)))
+        .map_err(|e| failure(&e))
 }
 
 fn failure(error: &panefs::mount::MountError) -> Failure {

@@ -103,8 +103,7 @@ impl Control {
             }
             ControlFile::Procs(window) => {
                 let members = self.members.members_of(window);
-                let processes: Vec<_> =
-                    members.into_iter().filter(|m| m.tid.is_none()).collect();
+                let processes: Vec<_> = members.into_iter().filter(|m| m.tid.is_none()).collect();
                 lines(ids(&processes))
             }
             ControlFile::Threads(window) => lines(bound(BindingKind::Thread, Some(window))),

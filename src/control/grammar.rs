@@ -125,7 +125,12 @@ fn from_json(text: &str) -> Result<Line, Refusal> {
     match object.remove("keys") {
         None | Some(Value::Null) => {}
         Some(Value::Object(keys)) => line.add_object("", &keys)?,
-        Some(_) => return Err(malformed("keys is not an object", "Give keys as an object.")),
+        Some(_) => {
+            return Err(malformed(
+                "keys is not an object",
+                "Give keys as an object.",
+            ));
+        }
     }
     line.add_object("", &object)?;
     Ok(line)
@@ -198,7 +203,10 @@ mod tests {
         ] {
             assert_eq!(parse(json), words);
         }
-        assert_eq!(parse(r#"{"verb":"share","args":["ws1"],"with":["c1","c2"]}"#).keys["with"], "c1,c2");
+        assert_eq!(
+            parse(r#"{"verb":"share","args":["ws1"],"with":["c1","c2"]}"#).keys["with"],
+            "c1,c2"
+        );
     }
 
     #[test]

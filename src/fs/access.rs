@@ -6,10 +6,10 @@ use std::path::Path;
 
 use parking_lot::Mutex;
 
+use super::Fs;
 use super::error::Result;
 use super::node::MountId;
 use super::operation::Operation;
-use super::Fs;
 use crate::control::Caller;
 use crate::gate::{Denied, Gate, Pass, WriteAccess};
 use crate::member::Who;
@@ -206,9 +206,8 @@ impl Fs {
             return Ok(None);
         }
         if asker.uid == 0 && asker.gid == 0 && !self.allow_other {
-            let capabilities = start.map_or(u64::MAX, |start| {
-                self.capabilities_of(asker.tid, start)
-            });
+            let capabilities =
+                start.map_or(u64::MAX, |start| self.capabilities_of(asker.tid, start));
             if capabilities & creds::FILE_CAPABILITIES == creds::FILE_CAPABILITIES {
                 return Ok(None);
             }

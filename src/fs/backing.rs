@@ -48,9 +48,7 @@ impl Backing {
         let top = file::stat(store.workspaces_fd())?;
         // Both calls must work: a filesystem may have no handles, and a container no capability.
         let by_handle = file::name_to_handle(store.workspaces_fd(), OsStr::new(""))
-            .and_then(|handle| {
-                file::open_by_handle(store.workspaces_fd(), &handle, libc::O_PATH)
-            })
+            .and_then(|handle| file::open_by_handle(store.workspaces_fd(), &handle, libc::O_PATH))
             .is_ok();
         tracing::debug!(by_handle, "files are found again");
         Ok(Self {
@@ -153,7 +151,11 @@ impl Backing {
     fn remember(&self, id: u64, fd: &Arc<OwnedFd>) {
         let mut directories = self.directories.lock();
         if directories.len() >= CACHED_DIRECTORIES {
-            let dropped: Vec<u64> = directories.keys().take(CACHED_DIRECTORIES / 4).copied().collect();
+            let dropped: Vec<u64> = directories
+                .keys()
+                .take(CACHED_DIRECTORIES / 4)
+                .copied()
+                .collect();
             directories.retain(|id, _| !dropped.contains(id));
         }
         directories.insert(id, Arc::clone(fd));

@@ -127,8 +127,8 @@ impl Fs {
         } else {
             self.reach(node, writes, fd, register)?
         };
-        let may_map = flags & libc::O_ACCMODE == libc::O_RDWR
-            && matches!(path, DataPath::Passthrough(_));
+        let may_map =
+            flags & libc::O_ACCMODE == libc::O_RDWR && matches!(path, DataPath::Passthrough(_));
         let pass = admitted.filter(|_| writes).map(|admitted| admitted.pass);
         let mut open = OpenFile {
             node: Arc::clone(node),
@@ -312,7 +312,9 @@ impl Fs {
             None
         };
         let writable = match &open.path {
-            DataPath::Passthrough(_) => Some(self.backing.open(node, libc::O_WRONLY | libc::O_NONBLOCK)?),
+            DataPath::Passthrough(_) => {
+                Some(self.backing.open(node, libc::O_WRONLY | libc::O_NONBLOCK)?)
+            }
             DataPath::Cached(_) | DataPath::Direct(_) => None,
         };
         let fd = writable.as_ref().map_or(open.path.as_fd(), |fd| fd.as_fd());
@@ -433,7 +435,9 @@ impl Fs {
         };
         let mut read_at = i64::try_from(from.1).map_err(|_| Error(libc::EINVAL))?;
         let mut write_at = i64::try_from(to.1).map_err(|_| Error(libc::EFBIG))?;
-        let length = usize::try_from(length).unwrap_or(usize::MAX).min(COPY_AT_ONCE);
+        let length = usize::try_from(length)
+            .unwrap_or(usize::MAX)
+            .min(COPY_AT_ONCE);
         // A source that is open for writing alone is the kernel's to refuse (EBADF).
         self.change_by_handle(request, target, |fd| {
             Ok(nix::fcntl::copy_file_range(

@@ -89,18 +89,21 @@ impl Fs {
             _ => self.backing.handle_at(dir, name),
         };
         let mut place = Some(place);
-        let node = self.nodes.look_up(request.mount.id, id, kind, |generation| Node {
-            id,
-            generation,
-            kind,
-            gate: Arc::clone(gate),
-            handle,
-            place: parking_lot::Mutex::new(place.take().map_or(
-                Place::Top(gate.workspace()),
-                |place| place(),
-            )),
-            data: parking_lot::Mutex::default(),
-        });
+        let node = self
+            .nodes
+            .look_up(request.mount.id, id, kind, |generation| Node {
+                id,
+                generation,
+                kind,
+                gate: Arc::clone(gate),
+                handle,
+                place: parking_lot::Mutex::new(
+                    place
+                        .take()
+                        .map_or(Place::Top(gate.workspace()), |place| place()),
+                ),
+                data: parking_lot::Mutex::default(),
+            });
         // A pinned node was just seen under a name again.
         if let Some(place) = place {
             let mut last = node.place.lock();
@@ -171,9 +174,10 @@ impl Fs {
         })?;
         let stat = file::stat(&top)?;
         let workspaces = self.backing.workspaces();
-        let (_, mut entry) = self.entry(request, gate, workspaces, OsStr::new(&name), &stat, || {
-            Place::Top(id)
-        });
+        let (_, mut entry) =
+            self.entry(request, gate, workspaces, OsStr::new(&name), &stat, || {
+                Place::Top(id)
+            });
         // Mounts on a top and Landlock rules hang on its dentry: it is never looked up anew by
         // MNT while it exists.
         if !request.mount.is_view() {
@@ -204,7 +208,12 @@ impl Fs {
     ///
     /// # Errors
     /// ESTALE where the file can't be found any more.
-    pub fn getattr(&self, request: Request<'_>, nodeid: u64, fh: Option<u64>) -> Result<(Attr, Ttl)> {
+    pub fn getattr(
+        &self,
+        request: Request<'_>,
+        nodeid: u64,
+        fh: Option<u64>,
+    ) -> Result<(Attr, Ttl)> {
         let node = self.node(nodeid)?;
         let open = fh.and_then(|fh| self.handles.get(fh));
         let stat = match open.as_deref() {
@@ -250,7 +259,9 @@ impl Fs {
                 self.set_attributes(request, &node, &at, change)?;
             }
         }
-        let data_from = change.size.map(|(size, _)| i64::try_from(size).unwrap_or(0));
+        let data_from = change
+            .size
+            .map(|(size, _)| i64::try_from(size).unwrap_or(0));
         self.followed_by_main(request, &[(node.id, data_from.map(|_| 0))]);
         if let Some(mode) = change.mode {
             self.forget_closed_directory(request, &node, mode);
@@ -275,7 +286,9 @@ impl Fs {
         let _without = self.without_set_id(request)?;
         match &open.path {
             DataPath::Passthrough(_) => {
-                let writable = self.backing.open(&open.node, libc::O_WRONLY | libc::O_NONBLOCK)?;
+                let writable = self
+                    .backing
+                    .open(&open.node, libc::O_WRONLY | libc::O_NONBLOCK)?;
                 nix::unistd::ftruncate(writable, size)?;
             }
             DataPath::Cached(fd) | DataPath::Direct(fd) => nix::unistd::ftruncate(fd, size)?,
@@ -420,7 +433,10 @@ impl Fs {
     ) -> Result<Entry> {
         let kind = SFlag::from_bits_truncate(mode & libc::S_IFMT);
         let mode = Mode::from_bits_truncate(mode);
-        let (major, minor) = ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xfff00));
+        let (major, minor) = (
+            (rdev >> 8) & 0xfff,
+            (rdev & 0xff) | ((rdev >> 12) & 0xfff00),
+        );
         let device = libc::makedev(major, minor);
         self.make(request, parent, name, Some(umask), |dir| {
             nix::sys::stat::mknodat(dir, name, kind, mode, device)
@@ -577,7 +593,9 @@ impl Fs {
         }
         let flags = RenameFlags::from_bits(flags).ok_or(Error(libc::EINVAL))?;
         let exchange = flags.contains(RenameFlags::RENAME_EXCHANGE);
-        let admitted = self.admit(request, &from_parent.gate, || child(&from_parent, from_name))?;
+        let admitted = self.admit(request, &from_parent.gate, || {
+            child(&from_parent, from_name)
+        })?;
         let from_dir = self.backing.locate(&from_parent)?;
         let to_dir = self.backing.locate(&to_parent)?;
         let source = self.known_at(&from_dir, from_name);
@@ -632,7 +650,9 @@ impl Fs {
         mut take: impl FnMut(&OwnedFd, &Arc<Node>, u64, dir::DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let node = self.node(nodeid)?;
-        let directory = self.backing.open(&node, libc::O_RDONLY | libc::O_DIRECTORY)?;
+        let directory = self
+            .backing
+            .open(&node, libc::O_RDONLY | libc::O_DIRECTORY)?;
         if offset > 0 {
             let offset = i64::try_from(offset).map_err(|_| Error(libc::EINVAL))?;
             nix::unistd::lseek(&directory, offset, nix::unistd::Whence::SeekSet)?;
@@ -797,7 +817,9 @@ impl Fs {
     /// Those of fsync(2).
     pub fn fsyncdir(&self, nodeid: u64, data_only: bool) -> Result<()> {
         let node = self.node(nodeid)?;
-        let fd = self.backing.open(&node, libc::O_RDONLY | libc::O_DIRECTORY)?;
+        let fd = self
+            .backing
+            .open(&node, libc::O_RDONLY | libc::O_DIRECTORY)?;
         data::sync(fd, data_only)
     }
 
@@ -821,7 +843,8 @@ impl Fs {
         let fd = {
             let _acting = self.act_as(request.asker, Some(admitted.start))?;
             // O_NONBLOCK: a fifo that appeared under the name meanwhile must not hold the thread.
-            let flags = flags & !libc::O_DIRECT | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+            let flags =
+                flags & !libc::O_DIRECT | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_NONBLOCK;
             nix::fcntl::openat(
                 &*dir,
                 name,

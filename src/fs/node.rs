@@ -197,7 +197,10 @@ impl Nodes {
 
     /// The node, if a kernel side knows it.
     pub fn get(&self, id: u64) -> Option<Arc<Node>> {
-        self.shard(id).lock().get(&id).map(|slot| Arc::clone(&slot.node))
+        self.shard(id)
+            .lock()
+            .get(&id)
+            .map(|slot| Arc::clone(&slot.node))
     }
 
     /// Whether MNT's kernel side knows it.

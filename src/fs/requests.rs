@@ -29,6 +29,10 @@ impl Requests {
     /// The counts so far.
     pub fn counts(&self) -> impl Iterator<Item = (Operation, u64)> {
         let operations = Operation::ALL.iter().copied();
-        operations.zip(self.counts.iter().map(|count| count.load(Ordering::Relaxed)))
+        operations.zip(
+            self.counts
+                .iter()
+                .map(|count| count.load(Ordering::Relaxed)),
+        )
     }
 }

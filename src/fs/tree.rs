@@ -43,10 +43,12 @@ const LISTED_AT_ONCE: usize = 512;
 const NUMBERED: u64 = 16;
 
 fn window_is_shown(world: &World, id: WindowId) -> bool {
-    world.window(id).is_some_and(|window| match window.workspace {
-        None => true,
-        Some(workspace) => world.workspace(workspace).is_some_and(|w| w.in_tree()),
-    })
+    world
+        .window(id)
+        .is_some_and(|window| match window.workspace {
+            None => true,
+            Some(workspace) => world.workspace(workspace).is_some_and(|w| w.in_tree()),
+        })
 }
 
 impl Synthetic {
@@ -469,7 +471,9 @@ impl Fs {
     ) -> Result<Vec<u8>> {
         let handle = self.handles.get(handle).ok_or(Error(libc::EBADF))?;
         let slice = |content: &[u8]| {
-            let from = usize::try_from(offset).unwrap_or(usize::MAX).min(content.len());
+            let from = usize::try_from(offset)
+                .unwrap_or(usize::MAX)
+                .min(content.len());
             let to = from.saturating_add(length).min(content.len());
             content[from..to].to_vec()
         };

@@ -150,7 +150,10 @@ pub struct Acting {
 /// # Errors
 /// Those of setgroups(2) and capset(2); nothing is changed then.
 pub fn act_as(whom: &Credentials) -> io::Result<Acting> {
-    let own: Vec<u32> = nix::unistd::getgroups()?.iter().map(|g| g.as_raw()).collect();
+    let own: Vec<u32> = nix::unistd::getgroups()?
+        .iter()
+        .map(|g| g.as_raw())
+        .collect();
     let groups = (own != whom.groups).then_some(own);
     if groups.is_some() {
         set_groups(&whom.groups)?;

@@ -63,7 +63,11 @@ pub fn name_to_handle(dir: impl AsFd, name: &OsStr) -> io::Result<FileHandle> {
             name.as_ptr(),
             &raw mut raw,
             &raw mut mount_id,
-            if name.is_empty() { libc::AT_EMPTY_PATH } else { 0 },
+            if name.is_empty() {
+                libc::AT_EMPTY_PATH
+            } else {
+                0
+            },
         ) as libc::c_int
     })?;
     let length = (raw.handle_bytes as usize).min(MAX_HANDLE);
@@ -151,7 +155,13 @@ pub fn append(fd: impl AsFd, data: &[u8]) -> io::Result<usize> {
     };
     // SAFETY: `part` describes `data`, which the kernel only reads, until the call returns.
     check_size(unsafe {
-        libc::pwritev2(fd.as_fd().as_raw_fd(), &raw const part, 1, 0, libc::RWF_APPEND)
+        libc::pwritev2(
+            fd.as_fd().as_raw_fd(),
+            &raw const part,
+            1,
+            0,
+            libc::RWF_APPEND,
+        )
     })
 }
 

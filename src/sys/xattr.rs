@@ -25,9 +25,7 @@ pub fn get(path: &CStr, name: &OsStr, buffer: &mut [u8]) -> io::Result<usize> {
 /// Those of listxattr(2).
 pub fn list(path: &CStr, buffer: &mut [u8]) -> io::Result<usize> {
     // SAFETY: as in `get`.
-    check_size(unsafe {
-        libc::listxattr(path.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len())
-    })
+    check_size(unsafe { libc::listxattr(path.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) })
 }
 
 /// # Errors
