@@ -1,0 +1,9 @@
+//! Black-box tests: the real binary, real mounts, real tools. One crate, so that the ground is
+//! compiled once and tests that measure can keep the others out.
+
+#![cfg(test)]
+
+mod common;
+
+mod first_session;
+mod refusals;
