@@ -5,5 +5,6 @@
 
 mod common;
 
+mod coherence;
 mod first_session;
 mod refusals;

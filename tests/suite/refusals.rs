@@ -476,7 +476,6 @@ fn the_owner_may_do_all_of_it(flavor: Flavor) {
         if let Err(e) = stage.owner.eval(code) {
             wrong.push(format!("{name}: {}", std::io::Error::from_raw_os_error(e)));
         }
-        let _ = stage.owner.eval("set_flags(W + '/f', 0)");
     }
     assert!(
         wrong.is_empty(),

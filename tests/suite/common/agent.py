@@ -34,11 +34,14 @@ def fallocate(fd, mode, offset, length):
     return _check(libc.fallocate(fd, mode, ctypes.c_long(offset), ctypes.c_long(length)))
 
 
-def set_flags(path, flags):
+def set_flags(path, add, remove=0):
     """FS_IOC_SETFLAGS through a descriptor for reading"""
     fd = os.open(path, os.O_RDONLY)
     try:
-        return _check(libc.ioctl(fd, ctypes.c_ulong(0x40086602), ctypes.byref(ctypes.c_int(flags))))
+        flags = ctypes.c_int(0)
+        _check(libc.ioctl(fd, ctypes.c_ulong(0x80086601), ctypes.byref(flags)))
+        flags.value = (flags.value | add) & ~remove
+        return _check(libc.ioctl(fd, ctypes.c_ulong(0x40086602), ctypes.byref(flags)))
     finally:
         os.close(fd)
 
