@@ -92,7 +92,7 @@ fn a_growing_log_is_followed(flavor: Flavor) {
     other.ok("read -r -t 30 line <&4; test \"$line\" = first");
     owner.ok("echo second >> $MNT/ws1/log");
     other.ok("read -r -t 30 line <&4; test \"$line\" = second");
-    other.ok("exec 5< <(exec timeout 60 tail -n 0 -f -s 0.1 $MNT/.panefs/events.jsonl); tail=$!");
+    other.ok("exec 5< <(exec timeout 60 tail -n +1 -f -s 0.1 $MNT/.panefs/events.jsonl); tail=$!");
     m.ctl("allocate c9");
     m.ctl("allocate c10");
     other.ok("while read -r -t 30 line <&5; do case $line in *c10*) break;; esac; done; [[ $line == *c10* ]]");

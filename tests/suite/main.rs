@@ -5,6 +5,7 @@
 
 mod common;
 
+mod bad_input;
 mod coherence;
 mod first_session;
 mod refusals;
