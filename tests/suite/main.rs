@@ -8,4 +8,5 @@ mod common;
 mod bad_input;
 mod coherence;
 mod first_session;
+mod handoff;
 mod refusals;

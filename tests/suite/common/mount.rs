@@ -374,6 +374,13 @@ impl Mount {
         hand.get_or_insert_with(|| Agent::guest(self)).eval(code)
     }
 
+    /// The same, for a piece that must succeed.
+    #[track_caller]
+    pub fn hand_ok(&self, code: &str) -> Value {
+        self.hand(code)
+            .unwrap_or_else(|e| panic!("{code}: {}", std::io::Error::from_raw_os_error(e)))
+    }
+
     /// One write to a control file below MNT/.panefs, as a guest.
     #[track_caller]
     pub fn send_to(&self, file: &str, bytes: &[u8]) -> Reply {
