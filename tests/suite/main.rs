@@ -9,4 +9,5 @@ mod bad_input;
 mod coherence;
 mod first_session;
 mod handoff;
+mod members;
 mod refusals;

@@ -1,6 +1,6 @@
 """A process that does what the test tells it, one JSON line after another: {"code": ...} is
 evaluated (or, where it isn't an expression, executed; its value is then `_`)."""
-import ctypes, errno, json, mmap, os, socket, stat, struct, subprocess, sys, threading, traceback
+import ctypes, errno, json, mmap, os, queue, socket, stat, subprocess, sys, threading, time, traceback
 
 MNT = os.environ["MNT"]
 libc = ctypes.CDLL(None, use_errno=True)
@@ -107,6 +107,33 @@ def snapshot(*roots):
                 x = {k: os.getxattr(p, k, follow_symlinks=False).hex() for k in os.listxattr(p, follow_symlinks=False)}
                 seen.append([p, s.st_ino, s.st_mode, s.st_nlink, s.st_uid, s.st_gid, s.st_size, s.st_mtime_ns, s.st_ctime_ns, data, x])
     return seen
+
+
+class Worker(threading.Thread):
+    """A thread that does what it is called with, and gives or raises the outcome."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.todo, self.outcome = queue.Queue(), queue.Queue()
+        self.start()
+
+    def run(self):
+        while (work := self.todo.get()) is not None:
+            try:
+                self.outcome.put((work(), None))
+            except BaseException as e:
+                self.outcome.put((None, e))
+
+    def __call__(self, work):
+        self.todo.put(work)
+        value, error = self.outcome.get()
+        if error is not None:
+            raise error
+        return value
+
+    def end(self):
+        self.todo.put(None)
+        self.join()
 
 
 def _answer(code):

@@ -85,6 +85,11 @@ impl Flavor {
         }
     }
 
+    /// Whether it uses passthrough where it may.
+    pub fn is_passthrough(self) -> bool {
+        self.passthrough
+    }
+
     /// Whether several users may use it.
     pub fn is_shared(self) -> bool {
         self.allow_other
