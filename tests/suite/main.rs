@@ -7,7 +7,9 @@ mod common;
 
 mod bad_input;
 mod coherence;
+mod crash;
 mod first_session;
 mod handoff;
 mod members;
 mod refusals;
+mod scenarios;
