@@ -288,23 +288,12 @@ impl Control {
         let place = place.split('/').next().unwrap_or_default();
         let own = record.role.window();
         match (record.denied, own) {
-            (Denied::Guest, _) => {
-                let holder = WorkspaceId::parse(place).and_then(|id| {
-                    self.world(|world| world.workspace(id).and_then(|workspace| workspace.holder))
-                });
-                match holder {
-                    Some(holder) => (
-                        format!("{place} is {holder}'s, and this process belongs to no window"),
-                        format!(
-                            "Become a member of {holder} first: `echo 0 > {mount}/.panefs/windows/{holder}/procs`, or run `panefs enter {holder}`."
-                        ),
-                    ),
-                    None => (
-                        format!("this process belongs to no window, so it changes nothing in {place}"),
-                        self.elsewhere(None, mount),
-                    ),
-                }
-            }
+            (Denied::Guest { holder }, _) => (
+                format!("{place} is {holder}'s, and this process belongs to no window"),
+                format!(
+                    "Become a member of {holder} first: `echo 0 > {mount}/.panefs/windows/{holder}/procs`, or run `panefs enter {holder}`."
+                ),
+            ),
             (Denied::NotHolder { holder }, Some(own)) => (
                 format!("{place} is {holder}'s, and this process belongs to {own}"),
                 self.elsewhere(Some(own), mount),
@@ -396,7 +385,7 @@ mod tests {
     #[test]
     fn a_reader_finds_the_refusals_of_its_family_and_window() {
         let refusals = Refusals::default();
-        let note = |who: Who, path: &str| refusals.note(&who, "open", path.into(), Denied::Guest);
+        let note = |who: Who, path: &str| refusals.note(&who, "open", path.into(), Denied::Guest { holder: WindowId::new(1).unwrap() });
         note(who(10, 5, None), "by the shell");
         // `cat whoami` from the shell, the shell itself, its sibling in a script.
         for reader in [
@@ -421,7 +410,7 @@ mod tests {
         let refusals = Refusals::default();
         let total = u32::try_from(REMEMBERED).unwrap() + 50;
         for pid in 1..=total {
-            refusals.note(&who(pid, 0, None), "open", String::new(), Denied::Guest);
+            refusals.note(&who(pid, 0, None), "open", String::new(), Denied::Guest { holder: WindowId::new(1).unwrap() });
         }
         let noted = refusals.noted.lock();
         assert_eq!(noted.last.len(), REMEMBERED);
@@ -434,7 +423,7 @@ mod tests {
     fn a_process_leaves_few_events_at_once() {
         let refusals = Refusals::default();
         for _ in 0..100 {
-            refusals.note(&who(1, 0, None), "open", String::new(), Denied::Guest);
+            refusals.note(&who(1, 0, None), "open", String::new(), Denied::Guest { holder: WindowId::new(1).unwrap() });
         }
         let noted = refusals.noted.lock();
         assert!(noted.waiting.len() <= BURST as usize + 1);
