@@ -9,3 +9,4 @@
 pub mod gate;
 pub mod member;
 pub mod model;
+pub mod store;

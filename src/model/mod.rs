@@ -7,6 +7,7 @@
 mod binding;
 mod id;
 mod refusal;
+mod size;
 mod time;
 mod transition;
 mod world;
@@ -14,6 +15,7 @@ mod world;
 pub use binding::{Binding, BindingKind, Role};
 pub use id::{JobId, MAX_ID, WindowId, WorkspaceId, WorkspaceRef};
 pub use refusal::{Code, Refusal, Rule};
+pub use size::parse_bytes;
 pub use time::Timestamp;
 pub use transition::{
     Activity, Allocate, Allocated, Expirable, Expire, HandedOff, Handoff, Purged, Reclaim,

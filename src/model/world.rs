@@ -309,7 +309,7 @@ pub struct NewEvent {
     pub kind: &'static str,
     /// The windows concerned; each lists it in its own `events.jsonl`.
     pub windows: Vec<WindowId>,
-    /// The fields after `seq`, `at` and `kind`.
+    /// The fields after `seq`, `at` and `kind`, which are never among them.
     pub fields: Map<String, Value>,
 }
 
