@@ -6,7 +6,9 @@
 
 #![warn(missing_docs)]
 
+pub mod control;
 pub mod gate;
 pub mod member;
 pub mod model;
 pub mod store;
+pub mod sys;

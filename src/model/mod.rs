@@ -19,7 +19,7 @@ pub use size::parse_bytes;
 pub use time::Timestamp;
 pub use transition::{
     Activity, Allocate, Allocated, Expirable, Expire, HandedOff, Handoff, Purged, Reclaim,
-    Reclaimed, Released, Restored, Target, allocate, expire, handoff, purge, reclaim, release,
+    Reclaimed, Released, Restored, Target, allocate, expire, handoff, live_window, purge, reclaim, release,
     resolve_workspace, restore,
 };
 pub use world::{

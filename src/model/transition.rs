@@ -104,6 +104,18 @@ pub fn resolve_workspace(world: &World, target: Target) -> Result<&Workspace, Re
     }
 }
 
+/// The window, where it is live.
+///
+/// # Errors
+/// [`Rule::WindowNotFound`], and [`Rule::WindowEnded`] for one that was released or continued.
+pub fn live_window(world: &World, id: WindowId) -> Result<&Window, Refusal> {
+    let window = world.find_window(id)?;
+    match window.state {
+        WindowState::Live => Ok(window),
+        WindowState::Continued | WindowState::Released => Err(window_ended(world, window)),
+    }
+}
+
 /// A decision that changes nothing, because what was asked for is so already.
 fn nothing_to_do<T>(answer: T) -> Decision<T> {
     Decision {
