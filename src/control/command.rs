@@ -188,11 +188,7 @@ struct Params {
 }
 
 impl Params {
-    fn new(
-        verb: &'static Verb,
-        line: Line,
-        implied: Option<WindowId>,
-    ) -> Result<Self, Refusal> {
+    fn new(verb: &'static Verb, line: Line, implied: Option<WindowId>) -> Result<Self, Refusal> {
         if let Some(key) = line.keys.keys().find(|key| !verb.takes(key)) {
             let allowed = match verb.keys {
                 [] => format!("{} takes no keys", verb.name),
@@ -337,7 +333,11 @@ impl Params {
     }
 
     fn allocate(&mut self) -> Result<Command, Refusal> {
-        let window = self.words.pop_front().map(|word| word.parse()).transpose()?;
+        let window = self
+            .words
+            .pop_front()
+            .map(|word| word.parse())
+            .transpose()?;
         let allocation = Allocation {
             window,
             title: self.title()?,
@@ -347,14 +347,21 @@ impl Params {
         self.key("quota.bytes", values::size)?;
         self.key("quota.files", values::count)?;
         self.choice("visibility", &[("private", ())])?;
-        Ok(match self.keys.keys().map(String::as_str).find(|key| {
-            !matches!(*key, "title" | "owner" | "keep")
-        }) {
-            None => Command::Allocate(allocation),
-            Some("quota.bytes" | "quota.files") => Command::Later("allocate with a quota", None),
-            Some("visibility") => Command::Later("allocate with visibility=private", None),
-            Some(_) => Command::Later("allocate from a definition", None),
-        })
+        Ok(
+            match self
+                .keys
+                .keys()
+                .map(String::as_str)
+                .find(|key| !matches!(*key, "title" | "owner" | "keep"))
+            {
+                None => Command::Allocate(allocation),
+                Some("quota.bytes" | "quota.files") => {
+                    Command::Later("allocate with a quota", None)
+                }
+                Some("visibility") => Command::Later("allocate with visibility=private", None),
+                Some(_) => Command::Later("allocate from a definition", None),
+            },
+        )
     }
 
     fn subject(&mut self) -> Result<Subject, Refusal> {
@@ -369,7 +376,10 @@ impl Params {
             (None, _) => Err(self.missing("pid=, tid= or cgroup=")),
             (Some(_), Some(_)) => Err(Refusal::new(
                 Rule::ArgumentInvalid,
-                format!("{} takes one of pid, tid and cgroup at a time", self.verb.name),
+                format!(
+                    "{} takes one of pid, tid and cgroup at a time",
+                    self.verb.name
+                ),
                 format!("Write `{}`.", self.verb.synopsis()),
             )),
         }
@@ -442,17 +452,20 @@ impl Params {
     fn listing(&mut self) -> Result<Listing, Refusal> {
         let what = self.word("what to list")?;
         let listing = match what.as_str() {
-            "windows" => Listing::Windows(
-                self.state(WindowState::parse, &WindowState::ALL.map(WindowState::as_str))?,
-            ),
-            "workspaces" => Listing::Workspaces(
-                self.state(
-                    WorkspaceState::parse,
-                    &WorkspaceState::ALL.map(WorkspaceState::as_str),
-                )?,
-            ),
+            "windows" => Listing::Windows(self.state(
+                WindowState::parse,
+                &WindowState::ALL.map(WindowState::as_str),
+            )?),
+            "workspaces" => Listing::Workspaces(self.state(
+                WorkspaceState::parse,
+                &WorkspaceState::ALL.map(WorkspaceState::as_str),
+            )?),
             "jobs" => Listing::Jobs(self.state(
-                |text| JobState::ALL.into_iter().find(|state| state.as_str() == text),
+                |text| {
+                    JobState::ALL
+                        .into_iter()
+                        .find(|state| state.as_str() == text)
+                },
                 &JobState::ALL.map(JobState::as_str),
             )?),
             "members" => Listing::Members,
@@ -484,7 +497,11 @@ impl Params {
     }
 
     fn view(&mut self) -> Result<Command, Refusal> {
-        let window = self.words.pop_front().map(|word| word.parse()).transpose()?;
+        let window = self
+            .words
+            .pop_front()
+            .map(|word| word.parse())
+            .transpose()?;
         let read_only = self.switch("read-only")?;
         let directory = self.directory()?;
         match (window, read_only) {

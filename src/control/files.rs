@@ -97,14 +97,13 @@ impl Control {
                 let members = self.members.members_of(id);
                 self.world(|world| {
                     let window = world.window(id);
-                    window.map(|window| json_line(&WindowItem::new(window, &members)))
+                    window.map(|window| json_line(WindowItem::new(window, &members)))
                 })
                 .unwrap_or_default()
             }
             ControlFile::Procs(window) => {
                 let members = self.members.members_of(window);
-                let processes: Vec<_> =
-                    members.into_iter().filter(|m| m.tid.is_none()).collect();
+                let processes: Vec<_> = members.into_iter().filter(|m| m.tid.is_none()).collect();
                 lines(ids(&processes))
             }
             ControlFile::Threads(window) => lines(bound(BindingKind::Thread, Some(window))),

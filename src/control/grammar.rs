@@ -101,8 +101,7 @@ fn from_json(text: &str) -> Result<Line, Refusal> {
             r#"Write an object, for instance {"verb":"list","args":["windows"]}."#,
         ));
     };
-    let mut line = Line::default();
-    line.verb = match object.remove("verb") {
+    let verb = match object.remove("verb") {
         Some(Value::String(verb)) => verb,
         Some(_) => return Err(malformed("verb is not a string", "Give verb as a string.")),
         None => {
@@ -112,6 +111,10 @@ fn from_json(text: &str) -> Result<Line, Refusal> {
                 "Add \"verb\"; `help` lists them.",
             ));
         }
+    };
+    let mut line = Line {
+        verb,
+        ..Line::default()
     };
     match object.remove("args") {
         None | Some(Value::Null) => {}
@@ -125,7 +128,12 @@ fn from_json(text: &str) -> Result<Line, Refusal> {
     match object.remove("keys") {
         None | Some(Value::Null) => {}
         Some(Value::Object(keys)) => line.add_object("", &keys)?,
-        Some(_) => return Err(malformed("keys is not an object", "Give keys as an object.")),
+        Some(_) => {
+            return Err(malformed(
+                "keys is not an object",
+                "Give keys as an object.",
+            ));
+        }
     }
     line.add_object("", &object)?;
     Ok(line)
@@ -198,7 +206,10 @@ mod tests {
         ] {
             assert_eq!(parse(json), words);
         }
-        assert_eq!(parse(r#"{"verb":"share","args":["ws1"],"with":["c1","c2"]}"#).keys["with"], "c1,c2");
+        assert_eq!(
+            parse(r#"{"verb":"share","args":["ws1"],"with":["c1","c2"]}"#).keys["with"],
+            "c1,c2"
+        );
     }
 
     #[test]

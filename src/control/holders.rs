@@ -30,7 +30,11 @@ pub fn find(inodes: &HashSet<u64>, mounts: &[PathBuf]) -> Vec<Holder> {
             continue;
         };
         let process = process.path();
-        for fd in fs::read_dir(process.join("fdinfo")).into_iter().flatten().flatten() {
+        for fd in fs::read_dir(process.join("fdinfo"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             let info = fs::read_to_string(fd.path()).unwrap_or_default();
             let Some(ino) = written_inode(&info).filter(|ino| inodes.contains(ino)) else {
                 continue;
@@ -83,7 +87,10 @@ mod tests {
         let holders = find(&inodes.into(), &[dir.path().to_owned()]);
         let found: Vec<_> = holders.iter().map(|h| (h.pid, h.ino)).collect();
         assert_eq!(found, [(std::process::id(), inodes[0])]);
-        assert_eq!(holders[0].path, dir.path().join("written").display().to_string());
+        assert_eq!(
+            holders[0].path,
+            dir.path().join("written").display().to_string()
+        );
         assert!(!holders[0].command.is_empty());
         assert!(find(&inodes.into(), &["/elsewhere".into()]).is_empty());
     }

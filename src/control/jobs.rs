@@ -89,11 +89,6 @@ impl Job {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// The flag behind [`Self::is_cancelled`].
-    pub fn cancelled(&self) -> &AtomicBool {
-        &self.cancelled
-    }
-
     /// Tells those who wait how far it is.
     pub fn say(&self, text: impl Into<String>) {
         let text = text.into();
@@ -243,7 +238,12 @@ impl Jobs {
     }
 
     fn next_id(&self) -> Result<JobId, Refusal> {
-        let last = self.all.lock().keys().next_back().map_or(0, |id| id.number());
+        let last = self
+            .all
+            .lock()
+            .keys()
+            .next_back()
+            .map_or(0, |id| id.number());
         JobId::new(last + 1).ok_or_else(|| {
             Refusal::new(
                 Rule::QuotaExceeded,
@@ -255,7 +255,10 @@ impl Jobs {
 }
 
 fn finished(id: JobId, row: &JobRow, window: Option<WindowId>) -> NewEvent {
-    let rule = row.result.as_ref().and_then(|r| r["error"]["rule"].as_str());
+    let rule = row
+        .result
+        .as_ref()
+        .and_then(|r| r["error"]["rule"].as_str());
     NewEvent::new("job.finished", window)
         .with("job", id.to_string())
         .with("command", row.command.clone())
@@ -265,7 +268,10 @@ fn finished(id: JobId, row: &JobRow, window: Option<WindowId>) -> NewEvent {
 
 fn last_line(row: &JobRow) -> String {
     let state = to_json(row.state.as_str());
-    format!("{{\"state\":{state},\"result\":{}}}\n", to_json(&row.result))
+    format!(
+        "{{\"state\":{state},\"result\":{}}}\n",
+        to_json(&row.result)
+    )
 }
 
 impl Control {
@@ -357,13 +363,20 @@ impl Control {
                 refusal,
                 job: Some(id),
             }),
-            Some(Ok(reply)) => Ok(reply.with("job", id).with("state", "done").with("summary", job.summary())),
+            Some(Ok(reply)) => Ok(reply
+                .with("job", id)
+                .with("state", "done")
+                .with("summary", job.summary())),
             None => Ok(Self::state_of(&job, id)),
         }
     }
 
     /// `cancel`: asks a job to stop, and answers its state.
-    pub(super) fn cancel_job(&self, id: JobId, timeout: Option<Duration>) -> Result<Reply, Refusal> {
+    pub(super) fn cancel_job(
+        &self,
+        id: JobId,
+        timeout: Option<Duration>,
+    ) -> Result<Reply, Refusal> {
         let job = self.jobs.find(id)?;
         job.cancelled.store(true, Ordering::Relaxed);
         job.wait(timeout.unwrap_or(PATIENCE).min(PATIENCE));

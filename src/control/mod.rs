@@ -156,9 +156,7 @@ impl Deciding<'_> {
         if transaction.is_empty() {
             return Ok(());
         }
-        let events = control
-            .store
-            .commit(&transaction, Timestamp::now())?;
+        let events = control.store.commit(&transaction, Timestamp::now())?;
         control.counters.commit(events.len());
         control.world.write().apply(&transaction.changes);
         Ok(())
@@ -427,7 +425,10 @@ impl Asker {
         match self.own {
             Some(window) if verb.owner_only => Err(Refusal::new(
                 Rule::CommandNotAllowed,
-                format!("{window} may not use {}: it is the mount owner's", verb.name),
+                format!(
+                    "{window} may not use {}: it is the mount owner's",
+                    verb.name
+                ),
                 "Ask the mount's owner, who uses .panefs/ctl from a process of no window.",
             )
             .with("window", window.to_string())),

@@ -13,9 +13,7 @@ use serde::Serialize;
 
 use crate::gate::Denied;
 use crate::member::Who;
-use crate::model::{
-    NewEvent, Role, Timestamp, WindowId, WindowState, WorkspaceId, WorkspaceState,
-};
+use crate::model::{NewEvent, Role, Timestamp, WindowId, WindowState, WorkspaceId, WorkspaceState};
 use crate::store::Transaction;
 
 use super::{Caller, Control};
@@ -113,11 +111,11 @@ impl Refusals {
             parent: who.parent,
         };
         let process = (who.pid, who.start);
-        if let Some(silent) = noted.allow(process) {
-            if noted.waiting.len() < WAITING {
-                noted.waiting.push_back(event(who.pid, &record, silent));
-                self.wake.notify_one();
-            }
+        if let Some(silent) = noted.allow(process)
+            && noted.waiting.len() < WAITING
+        {
+            noted.waiting.push_back(event(who.pid, &record, silent));
+            self.wake.notify_one();
         }
         noted.remember(process, record);
     }
@@ -176,7 +174,9 @@ impl Noted {
 fn event(pid: u32, record: &Record, silent: u64) -> NewEvent {
     let holder = record.denied.holder();
     let window = record.role.window();
-    let concerned = window.into_iter().chain(holder.filter(|h| Some(*h) != window));
+    let concerned = window
+        .into_iter()
+        .chain(holder.filter(|h| Some(*h) != window));
     NewEvent::new("refused", concerned)
         .with("rule", record.denied.rule())
         .with("errno", "EROFS")
@@ -229,7 +229,9 @@ impl Control {
         let window = who.role.window();
         let workspace = self.world(|world| {
             let window = world.window(window?)?;
-            world.workspace(window.workspace?).map(|workspace| workspace.id)
+            world
+                .workspace(window.workspace?)
+                .map(|workspace| workspace.id)
         });
         let record = self.refusals.noted.lock().of(who).cloned();
         Whoami {
@@ -267,7 +269,11 @@ impl Control {
         let mount = self.options.mount.display().to_string();
         match path.starts_with(&mount) {
             true => path.to_owned(),
-            false => format!("{}/{}", mount.trim_end_matches('/'), path.trim_start_matches('/')),
+            false => format!(
+                "{}/{}",
+                mount.trim_end_matches('/'),
+                path.trim_start_matches('/')
+            ),
         }
     }
 
@@ -275,7 +281,10 @@ impl Control {
     fn explain(&self, record: &Record) -> (String, String) {
         let mount = self.in_mount("");
         let mount = mount.trim_end_matches('/');
-        let place = record.path.trim_start_matches(mount).trim_start_matches('/');
+        let place = record
+            .path
+            .trim_start_matches(mount)
+            .trim_start_matches('/');
         let place = place.split('/').next().unwrap_or_default();
         let own = record.role.window();
         match (record.denied, own) {
@@ -357,10 +366,7 @@ impl Control {
                     "Bring it back with `echo 'restore {place}' > {mount}/.panefs/ctl` while the trash has it."
                 ),
             ),
-            _ => (
-                format!("{place} has no holder"),
-                self.elsewhere(own, mount),
-            ),
+            _ => (format!("{place} has no holder"), self.elsewhere(own, mount)),
         }
     }
 }
@@ -393,13 +399,21 @@ mod tests {
         let note = |who: Who, path: &str| refusals.note(&who, "open", path.into(), Denied::Guest);
         note(who(10, 5, None), "by the shell");
         // `cat whoami` from the shell, the shell itself, its sibling in a script.
-        for reader in [who(11, 10, None), who(10, 5, None), who(12, 5, None), who(5, 1, None)] {
+        for reader in [
+            who(11, 10, None),
+            who(10, 5, None),
+            who(12, 5, None),
+            who(5, 1, None),
+        ] {
             assert_eq!(last(&refusals, &reader).as_deref(), Some("by the shell"));
         }
         assert_eq!(last(&refusals, &who(13, 6, None)), None);
         assert_eq!(last(&refusals, &who(11, 10, Some(1))), None);
         note(who(11, 10, None), "by its child");
-        assert_eq!(last(&refusals, &who(12, 10, None)).as_deref(), Some("by its child"));
+        assert_eq!(
+            last(&refusals, &who(12, 10, None)).as_deref(),
+            Some("by its child")
+        );
     }
 
     #[test]

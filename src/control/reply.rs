@@ -125,7 +125,10 @@ mod tests {
     #[test]
     fn fields_stand_in_the_order_given() {
         let reply = Reply::ok().with("window", "c1").with("a", None::<u32>);
-        assert_eq!(reply.to_value(), json!({"ok": true, "window": "c1", "a": null}));
+        assert_eq!(
+            reply.to_value(),
+            json!({"ok": true, "window": "c1", "a": null})
+        );
         let again = Reply::ok().with_all(&reply.to_value()).with("job", 1);
         assert_eq!(
             reply.into_line(),
@@ -141,10 +144,19 @@ mod tests {
         let line = failure.to_line();
         assert!(line.starts_with(r#"{"ok":false,"error":{"code":"stale","rule":"window.ended","#));
         assert_eq!(line.matches('\n').count(), 1);
-        assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), refusal.to_json());
-        assert_eq!(refusal_from(&refusal.to_json()["error"]).to_json(), refusal.to_json());
+        assert_eq!(
+            serde_json::from_str::<Value>(&line).unwrap(),
+            refusal.to_json()
+        );
+        assert_eq!(
+            refusal_from(&refusal.to_json()["error"]).to_json(),
+            refusal.to_json()
+        );
         failure.job = JobId::new(3);
         let line: Value = serde_json::from_str(&failure.to_line()).unwrap();
-        assert_eq!((&line["job"], &line["state"]), (&json!("j3"), &json!("failed")));
+        assert_eq!(
+            (&line["job"], &line["state"]),
+            (&json!("j3"), &json!("failed"))
+        );
     }
 }

@@ -41,7 +41,10 @@ pub fn unsaved(top: &Path, user: Option<Owner>) -> Option<Unsaved> {
             Ok(Some(what)) => what.to_owned(),
             Err(error) => format!("git could not tell: {error}"),
         };
-        let repository = repository.strip_prefix(top).unwrap_or(&repository).to_owned();
+        let repository = repository
+            .strip_prefix(top)
+            .unwrap_or(&repository)
+            .to_owned();
         Some(Unsaved { repository, what })
     })
 }
@@ -73,7 +76,14 @@ fn ask_all(repository: &Path, user: Option<Owner>) -> Result<Option<&'static str
     const CHANGES: &[&str] = &["status", "--porcelain", "--ignore-submodules=all"];
     const COMMITS: &[&str] = &["rev-list", "-n1", "--branches", "--not", "--remotes"];
     const STASHES: &[&str] = &["for-each-ref", "refs/stash"];
-    let head = &["rev-list", "-n1", "HEAD", "--not", "--remotes", "--branches"];
+    let head = &[
+        "rev-list",
+        "-n1",
+        "HEAD",
+        "--not",
+        "--remotes",
+        "--branches",
+    ];
     if !is_bare(repository) && !git(repository, user, CHANGES)?.is_empty() {
         return Ok(Some("uncommitted changes"));
     }
@@ -173,9 +183,15 @@ mod tests {
         let (origin, work) = (top.path().join("origin"), tempfile::tempdir().unwrap());
         fs::create_dir(&origin).unwrap();
         run(&origin, &["init", "--quiet"]);
-        run(&origin, &["commit", "--quiet", "--allow-empty", "-m", "first"]);
+        run(
+            &origin,
+            &["commit", "--quiet", "--allow-empty", "-m", "first"],
+        );
         let what = |directory: &Path| unsaved(directory, None).map(|unsaved| unsaved.what);
-        assert_eq!(what(top.path()).as_deref(), Some("commits that no remote has"));
+        assert_eq!(
+            what(top.path()).as_deref(),
+            Some("commits that no remote has")
+        );
 
         let url = origin.display().to_string();
         run(work.path(), &["clone", "--quiet", &url, "a/b/clone"]);
@@ -190,7 +206,10 @@ mod tests {
         assert_eq!(what(work.path()).as_deref(), Some("a stash"));
         run(&clone, &["stash", "drop"]);
         run(&clone, &["checkout", "--quiet", "--detach"]);
-        run(&clone, &["commit", "--quiet", "--allow-empty", "-m", "second"]);
+        run(
+            &clone,
+            &["commit", "--quiet", "--allow-empty", "-m", "second"],
+        );
         assert_eq!(what(work.path()).as_deref(), Some("commits on no branch"));
     }
 
@@ -199,6 +218,10 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         fs::create_dir(top.path().join(".git")).unwrap();
         let found = unsaved(top.path(), None).unwrap();
-        assert!(found.what.starts_with("git could not tell"), "{}", found.what);
+        assert!(
+            found.what.starts_with("git could not tell"),
+            "{}",
+            found.what
+        );
     }
 }

@@ -62,7 +62,11 @@ impl Known {
 
 impl Control {
     /// What these workspaces use, as far as it can be known soon.
-    pub(super) fn usage_of(&self, ids: &[WorkspaceId], fresh: Fresh) -> HashMap<WorkspaceId, Usage> {
+    pub(super) fn usage_of(
+        &self,
+        ids: &[WorkspaceId],
+        fresh: Fresh,
+    ) -> HashMap<WorkspaceId, Usage> {
         let asked = Instant::now();
         let until = asked + BUDGET;
         let mut entries = self.usage.entries.lock();
@@ -71,7 +75,11 @@ impl Control {
                 let known = entries.get(id)?.known?;
                 known.is_fresh(fresh, asked).then_some(known)
             };
-            let unknown: Vec<_> = ids.iter().copied().filter(|id| known(id).is_none()).collect();
+            let unknown: Vec<_> = ids
+                .iter()
+                .copied()
+                .filter(|id| known(id).is_none())
+                .collect();
             if unknown.is_empty() || Instant::now() >= until {
                 let usage = |id: &WorkspaceId| Some((*id, known(id)?.usage?));
                 return ids.iter().filter_map(usage).collect();

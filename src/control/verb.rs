@@ -3,7 +3,7 @@
 use crate::model::{Refusal, Rule};
 
 /// One verb.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Verb {
     /// How it is spelled.
     pub name: &'static str,
@@ -45,7 +45,9 @@ impl Verb {
 
     /// `allocate [cN] …`
     pub fn synopsis(&self) -> String {
-        format!("{} {}", self.name, self.usage).trim_end().to_owned()
+        format!("{} {}", self.name, self.usage)
+            .trim_end()
+            .to_owned()
     }
 }
 
@@ -162,7 +164,11 @@ mod tests {
         assert!(!Verb::find("handoff").unwrap().owner_only);
         let refusal = Verb::find("Allocate").unwrap_err();
         assert_eq!(refusal.rule, Rule::VerbUnknown);
-        assert!(refusal.next_action.contains("allocate, bind, unbind, handoff"));
+        assert!(
+            refusal
+                .next_action
+                .contains("allocate, bind, unbind, handoff")
+        );
     }
 
     #[test]

@@ -19,8 +19,8 @@ pub use size::parse_bytes;
 pub use time::Timestamp;
 pub use transition::{
     Activity, Allocate, Allocated, Expirable, Expire, HandedOff, Handoff, Purged, Reclaim,
-    Reclaimed, Released, Restored, Target, allocate, expire, handoff, live_window, purge, reclaim, release,
-    resolve_workspace, restore,
+    Reclaimed, Released, Restored, Target, allocate, expire, handoff, live_window, purge, reclaim,
+    release, resolve_workspace, restore,
 };
 pub use world::{
     Changes, Decision, NewEvent, Owner, Quota, Title, Window, WindowState, Workspace,

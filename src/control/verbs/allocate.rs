@@ -64,7 +64,11 @@ impl Control {
         let answer = deciding
             .commit_decision(decision)
             .inspect_err(|_| self.store.discard_workspace(id))?;
-        self.world(|world| world.workspace(id).map(|workspace| self.gates.set(workspace)));
+        self.world(|world| {
+            world
+                .workspace(id)
+                .map(|workspace| self.gates.set(workspace))
+        });
         drop(deciding);
         self.tree(|tree| tree.windows_changed());
         Ok(answer)

@@ -3,9 +3,7 @@
 use crate::control::command::Subject;
 use crate::control::reply::Reply;
 use crate::control::{Caller, Control, render, values};
-use crate::model::{
-    Binding, BindingKind, NewEvent, Refusal, Role, Rule, WindowId, live_window,
-};
+use crate::model::{Binding, BindingKind, NewEvent, Refusal, Role, Rule, WindowId, live_window};
 use crate::store::{BindingChange, Transaction};
 
 impl Control {
@@ -105,7 +103,11 @@ impl Control {
     ) -> Result<(), Refusal> {
         let asked = values::process(word(kind), text)?;
         if kind == BindingKind::Session && asked != 0 {
-            return Err(values::invalid(word(kind), text, "0: it is always the writer's"));
+            return Err(values::invalid(
+                word(kind),
+                text,
+                "0: it is always the writer's",
+            ));
         }
         self.world(|world| live_window(world, window).map(drop))?;
         bound_elsewhere("you are", caller.who.role, window)?;
@@ -219,7 +221,11 @@ impl Control {
         let deciding = self.decide();
         deciding.commit(Transaction {
             events: bindings.iter().filter_map(unbound_event).collect(),
-            bindings: bindings.iter().cloned().map(BindingChange::Remove).collect(),
+            bindings: bindings
+                .iter()
+                .cloned()
+                .map(BindingChange::Remove)
+                .collect(),
             ..Transaction::default()
         })?;
         for binding in &bindings {

@@ -132,7 +132,10 @@ impl Control {
         spared: impl FnOnce(WorkspaceId) -> bool,
     ) -> Result<Reclaimed, Removal> {
         let now = Timestamp::now();
-        let id = self.world(|world| reclaim(world, order, now))?.answer.workspace;
+        let id = self
+            .world(|world| reclaim(world, order, now))?
+            .answer
+            .workspace;
         let gate = self.gates.get(id);
         let mut closed = gate.as_deref().map(Gate::close);
         let deciding = self.decide();

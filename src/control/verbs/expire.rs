@@ -11,7 +11,7 @@ use crate::control::jobs::Job;
 use crate::control::reply::Reply;
 use crate::control::{Control, Request, repos};
 use crate::model::{
-    Activity, Expire, Reclaim, Refusal, Target, Timestamp, Window, World, Workspace, expire,
+    Activity, Expire, Reclaim, Refusal, Target, Timestamp, Window, Workspace, World, expire,
 };
 
 impl Control {
@@ -112,7 +112,10 @@ impl Control {
         let Some(id) = window.workspace else {
             return Activity::Unknown;
         };
-        let open = self.gates.get(id).is_some_and(|gate| !gate.writers().is_empty());
+        let open = self
+            .gates
+            .get(id)
+            .is_some_and(|gate| !gate.writers().is_empty());
         if open {
             return Activity::Busy;
         }

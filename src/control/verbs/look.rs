@@ -32,9 +32,9 @@ impl Control {
             };
             let id = workspace.id;
             let notice = match (workspace.state, workspace.holder, window) {
-                (WorkspaceState::Reclaimed, _, _) => {
-                    Some(format!("{id} was reclaimed; `restore {id}` may bring it back"))
-                }
+                (WorkspaceState::Reclaimed, _, _) => Some(format!(
+                    "{id} was reclaimed; `restore {id}` may bring it back"
+                )),
                 (_, Some(holder), Some(window)) if holder != window => {
                     Some(format!("{window} was handed off; {holder} holds {id} now"))
                 }
@@ -52,11 +52,9 @@ impl Control {
     }
 
     pub(super) fn show_quota(&self, target: Target) -> Result<Reply, Refusal> {
-        let (id, quota, in_tree) = self.world(|world| {
-            let workspace = resolve_workspace(world, target)?;
-            Ok((workspace.id, workspace.quota, workspace.in_tree()))
-        })?;
-        let measured: &[WorkspaceId] = if in_tree { &[id] } else { &[] };
+        let workspace = self.world(|world| resolve_workspace(world, target).cloned())?;
+        let (id, quota) = (workspace.id, workspace.quota);
+        let measured: &[WorkspaceId] = if workspace.in_tree() { &[id] } else { &[] };
         let usage = self.usage_of(measured, Fresh::Now).remove(&id);
         let (bytes, files) = amounts(quota, usage);
         Ok(Reply::ok()
@@ -76,9 +74,8 @@ impl Control {
                 })
             }
             Shown::Workspace(named) => {
-                let workspace = self.world(|world| {
-                    resolve_workspace(world, Target::Workspace(named)).cloned()
-                })?;
+                let workspace = self
+                    .world(|world| resolve_workspace(world, Target::Workspace(named)).cloned())?;
                 let id = workspace.id;
                 let measured: &[WorkspaceId] = if workspace.in_tree() { &[id] } else { &[] };
                 let usage = self.usage_of(measured, Fresh::Now).remove(&id);
@@ -146,7 +143,9 @@ impl Control {
         windows.sort_unstable();
         let items = windows.into_iter().flat_map(|window| {
             let members = &members[&window];
-            members.iter().map(move |member| MemberItem::new(window, member))
+            members
+                .iter()
+                .map(move |member| MemberItem::new(window, member))
         });
         items.collect()
     }
@@ -180,11 +179,7 @@ impl Control {
         }
     }
 
-    pub(super) fn open_view(
-        &self,
-        window: Option<WindowId>,
-        dir: &Path,
-    ) -> Result<Reply, Refusal> {
+    pub(super) fn open_view(&self, window: Option<WindowId>, dir: &Path) -> Result<Reply, Refusal> {
         if let Some(window) = window {
             self.world(|world| live_window(world, window).map(drop))?;
         }

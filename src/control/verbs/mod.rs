@@ -6,8 +6,8 @@ mod end;
 mod expire;
 mod look;
 
-pub use end::Removal;
 pub(super) use end::GRACE;
+pub use end::Removal;
 
 use super::command::Command;
 use super::reply::{Failure, Reply};
@@ -16,7 +16,11 @@ use crate::model::{Refusal, Rule, Target, WorkspaceRef, resolve_workspace};
 
 impl Control {
     /// Carries out a command that its asker may give.
-    pub(super) fn execute(&self, request: &Request<'_>, command: Command) -> Result<Reply, Failure> {
+    pub(super) fn execute(
+        &self,
+        request: &Request<'_>,
+        command: Command,
+    ) -> Result<Reply, Failure> {
         let reply = match command {
             Command::Allocate(allocation) => self.allocate(request.caller, allocation),
             Command::Bind(window, subject) => self.bind(request.caller, window, &subject),
