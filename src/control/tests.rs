@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::gate::{Denied, HeldFile, WriterGuard};
 use crate::model::{JobId, Role};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 const MOUNT: &str = "/mnt/panefs";
 
@@ -64,7 +64,13 @@ impl House {
     }
 
     fn open(store: Arc<TempDir>) -> Self {
-        let mut opened = Store::open(&store.path().join("store")).unwrap();
+        // A process that another test is just starting has the old lock until its exec.
+        let mut opened = loop {
+            match Store::open(&store.path().join("store")) {
+                Err(StoreError::Locked { .. }) => thread::yield_now(),
+                opened => break opened.unwrap(),
+            }
+        };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
