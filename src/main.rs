@@ -1,1 +1,10 @@
-fn main() {}
+//! The `panefs` command.
+
+mod cli;
+mod exec;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main(std::env::args_os().collect())
+}
