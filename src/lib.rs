@@ -6,7 +6,12 @@
 
 #![warn(missing_docs)]
 
+pub mod control;
+pub mod fs;
+pub mod fuse;
 pub mod gate;
 pub mod member;
 pub mod model;
+pub mod mount;
+pub mod store;
 pub mod sys;

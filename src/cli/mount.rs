@@ -50,13 +50,25 @@ pub struct MountArgs {
     fake: bool,
 }
 
-/// Connects the command line with the file system: serves the mount until it ends, and calls
-/// `ready` as soon as it is usable, or with the reason why it can't be.
-fn serve(args: MountArgs, ready: impl FnOnce(Result<(), String>)) -> Outcome {
-    // ---- CALL SITE: panefs::mount::serve(options made from `args`, ready) ----
-    let _ = args;
-    ready(Err("this build cannot mount yet".to_owned()));
-    Ok(())
+/// Serves the mount until it ends, and calls `ready` as soon as it is usable, or with the reason
+/// why it can't be.
+fn serve(args: MountArgs, ready: impl FnOnce(Result<(), Failure>)) -> Outcome {
+    let options = panefs::mount::MountOptions {
+        store: args.store,
+        mountpoint: args.mountpoint,
+        allow_other: args.allow_other,
+        passthrough: !args.no_passthrough,
+        threads: args.threads,
+        trash_keep: args.trash_keep,
+        retention: args.retention,
+        options: args.options,
+    };
+    panefs::mount::serve(&options, |started| ready(started.map_err(failure)))
+        .map_err(|e| failure(&e))
+}
+
+fn failure(error: &panefs::mount::MountError) -> Failure {
+    Failure::new(error.to_string(), error.next_action())
 }
 
 pub fn command() -> clap::Command {
@@ -86,7 +98,7 @@ fn foreground(args: MountArgs) -> Outcome {
     let mut failed = None;
     let served = serve(args, |ready| match ready {
         Ok(()) => eprintln!("panefs: mounted at {}; end it with Ctrl-C", point.display()),
-        Err(message) => failed = Some(Failure::new(message, "")),
+        Err(failure) => failed = Some(failure),
     });
     failed.map_or(served, Err)
 }
@@ -108,7 +120,7 @@ fn background(args: MountArgs) -> Outcome {
         }
         match ready {
             Ok(()) => tell(READY),
-            Err(message) => tell(&Failure::new(message, "").to_line()),
+            Err(failure) => tell(&failure.to_line()),
         }
     });
     match served {

@@ -18,7 +18,10 @@ use crate::model::{Role, WindowId, Workspace, WorkspaceId, WorkspaceState};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denied {
     /// The caller belongs to no window.
-    Guest,
+    Guest {
+        /// Who holds the workspace.
+        holder: WindowId,
+    },
     /// The caller's window does not hold this workspace.
     NotHolder {
         /// Who does.
@@ -37,7 +40,7 @@ impl Denied {
     /// The rule's name in `whoami` and in `refused` events.
     pub fn rule(self) -> &'static str {
         match self {
-            Self::Guest => "write.guest",
+            Self::Guest { .. } => "write.guest",
             Self::NotHolder { .. } | Self::Closing { .. } => "write.not_holder",
             Self::NoHolder => "write.no_holder",
         }
@@ -46,8 +49,10 @@ impl Denied {
     /// The window that may change the workspace, if there is one.
     pub fn holder(self) -> Option<WindowId> {
         match self {
-            Self::NotHolder { holder } | Self::Closing { holder } => Some(holder),
-            Self::Guest | Self::NoHolder => None,
+            Self::Guest { holder } | Self::NotHolder { holder } | Self::Closing { holder } => {
+                Some(holder)
+            }
+            Self::NoHolder => None,
         }
     }
 }
@@ -85,7 +90,7 @@ impl GateState {
                 Ok(())
             }
             (_, None) => Err(Denied::NoHolder),
-            (Role::Guest, Some(_)) => Err(Denied::Guest),
+            (Role::Guest, Some(holder)) => Err(Denied::Guest { holder }),
             (_, Some(holder)) => Err(Denied::NotHolder { holder }),
         }
     }

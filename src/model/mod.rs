@@ -7,13 +7,21 @@
 mod binding;
 mod id;
 mod refusal;
+mod size;
 mod time;
+mod transition;
 mod world;
 
 pub use binding::{Binding, BindingKind, Role};
-pub use id::{JobId, WindowId, WorkspaceId, WorkspaceRef};
+pub use id::{JobId, MAX_ID, WindowId, WorkspaceId, WorkspaceRef};
 pub use refusal::{Code, Refusal, Rule};
+pub use size::parse_bytes;
 pub use time::Timestamp;
+pub use transition::{
+    Activity, Allocate, Allocated, Expirable, Expire, HandedOff, Handoff, Purged, Reclaim,
+    Reclaimed, Released, Restored, Target, allocate, expire, handoff, live_window, purge, reclaim,
+    release, resolve_workspace, restore,
+};
 pub use world::{
     Changes, Decision, NewEvent, Owner, Quota, Title, Window, WindowState, Workspace,
     WorkspaceState, World,

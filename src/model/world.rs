@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Bound;
 use std::str::FromStr;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::id::{WindowId, WorkspaceId, WorkspaceRef};
+use super::id::{MAX_ID, WindowId, WorkspaceId, WorkspaceRef};
 use super::refusal::{Refusal, Rule};
 use super::time::Timestamp;
 
@@ -78,6 +79,25 @@ pub enum WindowState {
     Released,
 }
 
+impl WindowState {
+    /// Every state.
+    pub const ALL: [Self; 3] = [Self::Live, Self::Continued, Self::Released];
+
+    /// The word in a reply.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Continued => "continued",
+            Self::Released => "released",
+        }
+    }
+
+    /// The state with this word.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+}
+
 /// The life of a workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -94,6 +114,35 @@ pub enum WorkspaceState {
     Unknown,
     /// Out of the tree.
     Reclaimed,
+}
+
+impl WorkspaceState {
+    /// Every state.
+    pub const ALL: [Self; 6] = [
+        Self::Provisioning,
+        Self::Occupied,
+        Self::Released,
+        Self::Available,
+        Self::Unknown,
+        Self::Reclaimed,
+    ];
+
+    /// The word in a reply.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Provisioning => "provisioning",
+            Self::Occupied => "occupied",
+            Self::Released => "released",
+            Self::Available => "available",
+            Self::Unknown => "unknown",
+            Self::Reclaimed => "reclaimed",
+        }
+    }
+
+    /// The state with this word.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
 }
 
 /// One context window.
@@ -201,6 +250,20 @@ impl World {
         self.workspaces.values()
     }
 
+    /// Windows with a higher number, in order.
+    pub fn windows_after(&self, number: u32) -> impl Iterator<Item = &Window> {
+        let after = WindowId::new(number.min(MAX_ID)).map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = self.windows.range((after, Bound::Unbounded));
+        rest.map(|(_, window)| window)
+    }
+
+    /// Workspaces with a higher number, in order.
+    pub fn workspaces_after(&self, number: u32) -> impl Iterator<Item = &Workspace> {
+        let after = WorkspaceId::new(number.min(MAX_ID)).map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = self.workspaces.range((after, Bound::Unbounded));
+        rest.map(|(_, workspace)| workspace)
+    }
+
     /// # Errors
     /// [`Rule::WindowNotFound`].
     pub fn find_window(&self, id: WindowId) -> Result<&Window, Refusal> {
@@ -261,7 +324,7 @@ pub struct NewEvent {
     pub kind: &'static str,
     /// The windows concerned; each lists it in its own `events.jsonl`.
     pub windows: Vec<WindowId>,
-    /// The fields after `seq`, `at` and `kind`.
+    /// The fields after `seq`, `at` and `kind`, which are never among them.
     pub fields: Map<String, Value>,
 }
 

@@ -10,6 +10,16 @@ pub fn set_default(which: Signal) {
     let _ = unsafe { signal(which, SigHandler::SigDfl) };
 }
 
+/// Ignores a signal.
+///
+/// # Errors
+/// Those of sigaction(2).
+pub fn ignore(which: Signal) -> nix::Result<()> {
+    // SAFETY: SIG_IGN installs no handler, so no code of ours can run in signal context.
+    unsafe { signal(which, SigHandler::SigIgn) }?;
+    Ok(())
+}
+
 /// Ends this process by the signal `number`, without a core file of its own.
 ///
 /// Returns only where that is no signal that ends a process.

@@ -1,0 +1,176 @@
+//! Mounting and unmounting, as root by mount(2) and as an ordinary user through fusermount3.
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use nix::mount::{MntFlags, MsFlags};
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, socketpair,
+};
+
+/// What is mounted, and how.
+#[derive(Debug, Clone)]
+pub struct FuseMount<'a> {
+    /// The filesystem's subtype: /proc/self/mountinfo shows `fuse.SUBTYPE`.
+    pub subtype: &'a str,
+    /// The source column.
+    pub source: &'a str,
+    /// Serve other users too, by the files' modes, which the kernel checks.
+    pub allow_other: bool,
+    /// Options of mount(8): `noexec`, `suid`, …
+    pub options: &'a [String],
+}
+
+impl FuseMount<'_> {
+    /// Without setuid bits and device nodes, unless they are asked for; the last word wins.
+    fn flags(&self) -> MsFlags {
+        let mut flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        for option in self.options {
+            let (on, flag) = match option.as_str() {
+                "nosuid" => (true, MsFlags::MS_NOSUID),
+                "suid" => (false, MsFlags::MS_NOSUID),
+                "nodev" => (true, MsFlags::MS_NODEV),
+                "dev" => (false, MsFlags::MS_NODEV),
+                "noexec" => (true, MsFlags::MS_NOEXEC),
+                "exec" => (false, MsFlags::MS_NOEXEC),
+                "noatime" => (true, MsFlags::MS_NOATIME),
+                "nodiratime" => (true, MsFlags::MS_NODIRATIME),
+                "sync" => (true, MsFlags::MS_SYNCHRONOUS),
+                "dirsync" => (true, MsFlags::MS_DIRSYNC),
+                _ => continue,
+            };
+            flags.set(flag, on);
+        }
+        flags
+    }
+}
+
+/// Mounts, and gives the connection to the kernel.
+///
+/// # Errors
+/// Those of open(2) on /dev/fuse and mount(2); fusermount3's own words for an ordinary user.
+pub fn mount(target: &Path, how: &FuseMount<'_>) -> io::Result<OwnedFd> {
+    if nix::unistd::geteuid().is_root() {
+        mount_as_root(target, how)
+    } else {
+        mount_as_user(target, how)
+    }
+}
+
+fn mount_as_root(target: &Path, how: &FuseMount<'_>) -> io::Result<OwnedFd> {
+    let device: OwnedFd = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")?
+        .into();
+    let mut data = format!(
+        "fd={},rootmode=40755,user_id={},group_id={}",
+        device.as_raw_fd(),
+        nix::unistd::geteuid(),
+        nix::unistd::getegid()
+    );
+    if how.allow_other {
+        data.push_str(",allow_other,default_permissions");
+    }
+    let kind = format!("fuse.{}", how.subtype);
+    nix::mount::mount(
+        Some(how.source),
+        target,
+        Some(kind.as_str()),
+        how.flags(),
+        Some(data.as_str()),
+    )?;
+    Ok(device)
+}
+
+fn mount_as_user(target: &Path, how: &FuseMount<'_>) -> io::Result<OwnedFd> {
+    let (ours, theirs) = socketpair(
+        AddressFamily::Unix,
+        SockType::Stream,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    )?;
+    let source = how.source.replace('\\', "\\\\").replace(',', "\\,");
+    let mut options = format!("fsname={source},subtype={}", how.subtype);
+    for option in ["noexec", "noatime", "nodiratime", "sync", "dirsync"] {
+        if how.options.iter().any(|wanted| wanted == option) {
+            options.push(',');
+            options.push_str(option);
+        }
+    }
+    let mut command = Command::new("fusermount3");
+    let socket = theirs.as_raw_fd();
+    command
+        .args(["-o", &options, "--"])
+        .arg(target)
+        .env("_FUSE_COMMFD", socket.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    // SAFETY: between fork and exec only fcntl(2) is called, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(move || {
+            super::file::check(libc::fcntl(socket, libc::F_SETFD, 0))?;
+            Ok(())
+        });
+    }
+    let child = command.spawn()?;
+    drop(theirs);
+    let device = receive_descriptor(&ours);
+    let output = child.wait_with_output()?;
+    if output.status.success() {
+        return device;
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(words.trim().to_owned()))
+}
+
+fn receive_descriptor(socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let mut byte = [0_u8; 1];
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    let mut space = nix::cmsg_space!(RawFd);
+    let message = loop {
+        match recvmsg::<()>(
+            socket.as_raw_fd(),
+            &mut parts,
+            Some(&mut space),
+            MsgFlags::MSG_CMSG_CLOEXEC,
+        ) {
+            Err(nix::errno::Errno::EINTR) => {}
+            other => break other?,
+        }
+    };
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(descriptors) = control
+            && let Some(&descriptor) = descriptors.first()
+        {
+            // SAFETY: the kernel just installed this descriptor for us.
+            return Ok(unsafe { OwnedFd::from_raw_fd(descriptor) });
+        }
+    }
+    Err(io::Error::other("fusermount3 sent no descriptor"))
+}
+
+/// Takes the mount out of the tree, also while it is in use: who uses it keeps what is open.
+///
+/// # Errors
+/// Those of umount2(2); fusermount3's own words for an ordinary user.
+pub fn detach(target: &Path) -> io::Result<()> {
+    if nix::unistd::geteuid().is_root() {
+        nix::mount::umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?;
+        return Ok(());
+    }
+    let output = Command::new("fusermount3")
+        .args(["-u", "-z", "-q", "--"])
+        .arg(target)
+        .stdin(Stdio::null())
+        .output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(words.trim().to_owned()))
+}
