@@ -199,7 +199,14 @@ fn c_string(text: OsString) -> Outcome<CString> {
         .map_err(|e| Failure::usage(format!("an argument holds a zero byte: {e}"), ""))
 }
 
-fn refused(error: &SessionError, window: &str, mount: &Mount, directory: &Path) -> Failure {
+/// Why the session was not started; `next` is the window that continues this one.
+fn refused(
+    error: &SessionError,
+    window: &str,
+    next: Option<&str>,
+    mount: &Mount,
+    directory: &Path,
+) -> Failure {
     match error {
         SessionError::NotBound(source) => match source.raw_os_error() {
             Some(libc::EPERM) => Failure::new(
