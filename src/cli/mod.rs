@@ -74,7 +74,8 @@ Exit status: 0 done, 1 refused or failed, 2 wrong usage.";
 
 /// The whole command line.
 fn command() -> clap::Command {
-    let mut command = clap::Command::new("panefs")
+    // The type's own description would stand for the command's, so that comes after.
+    let command = Global::augment_args(clap::Command::new("panefs"))
         .version(env!("CARGO_PKG_VERSION"))
         .about(ABOUT)
         .long_about(LONG_ABOUT)
@@ -83,7 +84,6 @@ fn command() -> clap::Command {
         .arg_required_else_help(true)
         .infer_long_args(false)
         .max_term_width(100);
-    command = Global::augment_args(command);
     let first: Vec<clap::Command> = vec![
         mount::command(),
         unmount::command(),
