@@ -2,17 +2,16 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, mkfifo};
-use panefs::sys::child::ProcessFd;
+use panefs::sys::pidfd::{PidFd, wait_any_ended};
 use tempfile::TempDir;
 
 /// A directory that looks like a mount with one window.
@@ -176,7 +175,7 @@ fn orphans_stay_with_the_reaper_and_hold_nobody_up() {
         .lines()
         .find_map(|l| l.strip_prefix("PPid:"))
         .unwrap();
-    let parent: i32 = parent.trim().parse().unwrap();
+    let parent: u32 = parent.trim().parse().unwrap();
     let line = fs::read_to_string(format!("/proc/{parent}/cmdline")).unwrap();
     assert!(line.contains("panefs\0exec\0c1\0"), "{line:?}");
     assert_eq!(
@@ -184,15 +183,17 @@ fn orphans_stay_with_the_reaper_and_hold_nobody_up() {
         PathBuf::from("/")
     );
     // As the last one ends, so does the reaper.
-    let reaper = ProcessFd::open(Pid::from_raw(parent)).unwrap();
+    let reaper = PidFd::of_process(parent).unwrap();
     fs::File::options()
         .write(true)
         .open(&gate)
         .unwrap()
         .write_all(b"\n")
         .unwrap();
-    let mut ended = [PollFd::new(reaper.as_fd(), PollFlags::POLLIN)];
-    assert_eq!(poll(&mut ended, PollTimeout::from(20_000_u16)), Ok(1));
+    assert_eq!(
+        wait_any_ended(&[&reaper], Duration::from_secs(20)).unwrap(),
+        [true]
+    );
 }
 
 #[test]

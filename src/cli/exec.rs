@@ -104,7 +104,10 @@ fn inside(
             panefs::sys::signals::die_of(number);
             Ok(ExitCode::from(u8::try_from(128 + number).unwrap_or(1)))
         }
-        Err(error) => Err(refused(&error, window, &mount, &session.directory)),
+        Err(error) => {
+            let next = text(&info, "continued_by");
+            Err(refused(&error, window, next, &mount, &session.directory))
+        }
     }
 }
 
@@ -196,7 +199,14 @@ fn c_string(text: OsString) -> Outcome<CString> {
         .map_err(|e| Failure::usage(format!("an argument holds a zero byte: {e}"), ""))
 }
 
-fn refused(error: &SessionError, window: &str, mount: &Mount, directory: &Path) -> Failure {
+/// Why the session was not started; `next` is the window that continues this one.
+fn refused(
+    error: &SessionError,
+    window: &str,
+    next: Option<&str>,
+    mount: &Mount,
+    directory: &Path,
+) -> Failure {
     match error {
         SessionError::NotBound(source) => match source.raw_os_error() {
             Some(libc::EPERM) => Failure::new(
@@ -205,10 +215,16 @@ fn refused(error: &SessionError, window: &str, mount: &Mount, directory: &Path) 
                     "See panefs whoami, and run panefs enter {window} from outside of every window."
                 ),
             ),
-            Some(libc::ESTALE) => Failure::new(
-                format!("{window} has ended"),
-                format!("See panefs show {window} for who continues it."),
-            ),
+            Some(libc::ESTALE) => match next {
+                Some(next) => Failure::new(
+                    format!("{window} was continued by {next}"),
+                    format!("panefs exec {next} -- COMMAND, or panefs enter {next}"),
+                ),
+                None => Failure::new(
+                    format!("{window} has ended"),
+                    format!("Continue it in a new window: panefs handoff {window}"),
+                ),
+            },
             Some(libc::ENOENT) => Failure::new(
                 format!("there is no window {window}"),
                 format!("Open it with panefs allocate {window}."),

@@ -110,9 +110,10 @@ fn background(args: MountArgs) -> Outcome {
     std::env::set_current_dir("/").map_err(|e| Failure::io("/", &e))?;
     log::start(true);
     let file = args.store.join("panefs.log");
-    let mut told = false;
+    // None until the caller was told something; then whether that the mount is usable.
+    let mut told = None;
     let served = serve(args, |ready| {
-        told = true;
+        told = Some(ready.is_ok());
         if ready.is_ok()
             && let Err(error) = log::move_to(&file)
         {
@@ -123,15 +124,16 @@ fn background(args: MountArgs) -> Outcome {
             Err(failure) => tell(&failure.to_line()),
         }
     });
-    match served {
-        Err(failure) if !told => {
-            log::give_up();
-            // The caller reports it.
-            tell(&failure.to_line());
-            Ok(())
-        }
-        served => served,
+    if told == Some(true) {
+        return served;
     }
+    // The caller is still there, and reports why.
+    log::give_up();
+    match served {
+        Err(failure) if told.is_none() => tell(&failure.to_line()),
+        _ => {}
+    }
+    Ok(())
 }
 
 /// Tells the waiting caller, and lets go of it.

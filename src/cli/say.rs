@@ -40,6 +40,9 @@ pub fn reply(verb: &str, reply: &Value, mount: &Mount) {
             or(field("state"), "released")
         )),
         "purge" => line(&format!("{}'s files are gone", field("workspace"))),
+        "expire" => expired(reply),
+        "view" => line(&format!("the tree is at {} too", field("dir"))),
+        "leave" => line(&format!("{} is unmounted", field("dir"))),
         "bind" => line(&format!("bound to {}", field("window"))),
         "cd" | "ensure" => line(&field("cwd")),
         _ => any(reply),
@@ -79,6 +82,22 @@ fn handed_off(reply: &Value, mount: &Mount) {
     ));
     details(reply, &["fenced", "moved", "ended", "operators_open"]);
     hint(&format!("Go on there with: panefs enter {to}"));
+}
+
+fn expired(reply: &Value) {
+    let empty = ["workspaces", "windows", "kept"].map(|name| cell(&reply[name]).is_empty());
+    if empty == [true; 3] {
+        return line("nothing is old enough");
+    }
+    for (name, what) in [
+        ("workspaces", "reclaimed"),
+        ("windows", "released"),
+        ("kept", "kept for its unsaved work"),
+    ] {
+        for item in reply[name].as_array().into_iter().flatten() {
+            line(&format!("{}: {what}", cell(item)));
+        }
+    }
 }
 
 /// The workspace's absolute path.
@@ -164,10 +183,7 @@ fn block(item: &Map<String, Value>) {
         let old = age(value)
             .map(|age| format!(" ({age} ago)"))
             .unwrap_or_default();
-        let text = match cell(value) {
-            text if text.is_empty() => "-".to_owned(),
-            text => text,
-        };
+        let text = or(named_cell(name, value), "-");
         line(&format!("{name:wide$}  {text}{old}"));
     }
 }
@@ -192,10 +208,27 @@ fn list(items: &[Value]) {
     for object in objects {
         table.row(names.iter().map(|name| {
             let value = object.get(*name).unwrap_or(&Value::Null);
-            age(value).map_or_else(|| cell(value), |age| format!("{age} ago"))
+            age(value).map_or_else(|| named_cell(name, value), |age| format!("{age} ago"))
         }));
     }
     print!("{table}");
+}
+
+/// A value in a few words; what counts bytes in a unit that can be read.
+fn named_cell(name: &str, value: &Value) -> String {
+    if name != "bytes" {
+        return cell(value);
+    }
+    match value {
+        Value::Number(count) => count.as_u64().map(bytes).unwrap_or_default(),
+        Value::Object(fields) => object(
+            &fields
+                .iter()
+                .map(|(name, value)| (name.clone(), named_cell("bytes", value).into()))
+                .collect(),
+        ),
+        other => cell(other),
+    }
 }
 
 /// A value in a few words; nothing for null and for what is empty.

@@ -2,20 +2,19 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{ArgMatches, Args};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::Pid;
-use panefs::sys::child::ProcessFd;
+use nix::sys::signal::Signal;
+use panefs::sys::pidfd::{PidFd, wait_any_ended};
 
 use super::detach::detach;
 use super::failure::{Failure, Outcome};
 use super::locate::{self, Entry, absolute, quote};
+use super::text::span;
 
 /// How long a daemon may take: it ends within a second or two, also where the mount is busy.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -72,56 +71,45 @@ fn at(point: &Path) -> Outcome<Option<Entry>> {
 }
 
 /// Sends SIGTERM and waits.
-fn end(pid: Pid, daemon: &ProcessFd, point: &Path) -> Outcome {
-    if let Err(e) = daemon.signal(libc::SIGTERM) {
-        match e.raw_os_error() {
-            Some(libc::ESRCH) => return Ok(()),
-            Some(libc::EPERM) => {
-                return Err(Failure::new(
-                    format!(
-                        "{} is another user's mount (daemon: pid {pid})",
-                        point.display()
-                    ),
-                    "Ask its owner, or unmount it as root.",
-                ));
-            }
-            _ => return Err(Failure::io(format_args!("pid {pid}"), &e)),
-        }
+fn end(pid: u32, daemon: &PidFd, point: &Path) -> Outcome {
+    if let Err(e) = daemon.signal(Signal::SIGTERM) {
+        return match e.raw_os_error() {
+            Some(libc::ESRCH) => Ok(()),
+            Some(libc::EPERM) => Err(Failure::new(
+                format!(
+                    "{} is another user's mount (daemon: pid {pid})",
+                    point.display()
+                ),
+                "Ask its owner, or unmount it as root.",
+            )),
+            _ => Err(Failure::io(format_args!("pid {pid}"), &e)),
+        };
     }
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        let mut ended = [PollFd::new(daemon.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut ended, left) {
-            Err(Errno::EINTR) => {}
-            Ok(1..) => return Ok(()),
-            Ok(_) => {
-                return Err(Failure::new(
-                    format!(
-                        "the daemon (pid {pid}) has been asked to end and has not after {} s",
-                        PATIENCE.as_secs()
-                    ),
-                    format!(
-                        "See its log; end it with kill -9 {pid}, then again: panefs unmount {}",
-                        quote(point)
-                    ),
-                ));
-            }
-            Err(e) => return Err(Failure::io("poll", &e.into())),
-        }
+    let ended = wait_any_ended(&[daemon], PATIENCE).map_err(|e| Failure::io("poll", &e))?;
+    if ended.contains(&true) {
+        return Ok(());
     }
+    Err(Failure::new(
+        format!(
+            "the daemon (pid {pid}) was asked to end and has not within {}",
+            span(PATIENCE)
+        ),
+        format!(
+            "See its log; end it with kill -9 {pid}, then again: panefs unmount {}",
+            quote(point)
+        ),
+    ))
 }
 
 /// The process that serves the store; None where none does.
-pub fn daemon_of(store: &Path) -> Option<(Pid, ProcessFd)> {
+pub fn daemon_of(store: &Path) -> Option<(u32, PidFd)> {
     let path = store.join("lock");
-    let pid = || -> Option<i32> { fs::read_to_string(&path).ok()?.trim().parse().ok() };
-    let number = Pid::from_raw(pid()?);
-    let process = ProcessFd::open(number).ok()?;
+    let pid = || -> Option<u32> { fs::read_to_string(&path).ok()?.trim().parse().ok() };
+    let number = pid()?;
+    let process = PidFd::of_process(number).ok()?;
     // Only now is it sure that the descriptor means the one that holds the lock: a dead daemon's
     // number may be somebody else's.
-    if is_locked(&path).ok()? && pid()? == number.as_raw() {
+    if is_locked(&path).ok()? && pid()? == number {
         return Some((number, process));
     }
     None
@@ -182,7 +170,7 @@ mod tests {
         assert!(daemon_of(dir.path()).is_none());
         let held = Flock::lock(File::open(&lock).unwrap(), FlockArg::LockExclusive).unwrap();
         let (pid, _) = daemon_of(dir.path()).unwrap();
-        assert_eq!(pid, nix::unistd::getpid());
+        assert_eq!(pid, std::process::id());
         drop(held);
         assert!(daemon_of(dir.path()).is_none());
     }

@@ -76,6 +76,10 @@ fn introduce(who: &Value, mount: &Mount) -> Vec<String> {
             ),
             "To write, become a member of a window: panefs enter c1 --allocate".to_owned(),
         ],
+        "acting" => vec![format!(
+            "You act for {window} here{by}: you may write in {}.",
+            field("path")
+        )],
         "operator" => vec![format!(
             "You are an operator{by}: you may change every occupied workspace."
         )],

@@ -385,7 +385,16 @@ mod tests {
     #[test]
     fn a_reader_finds_the_refusals_of_its_family_and_window() {
         let refusals = Refusals::default();
-        let note = |who: Who, path: &str| refusals.note(&who, "open", path.into(), Denied::Guest { holder: WindowId::new(1).unwrap() });
+        let note = |who: Who, path: &str| {
+            refusals.note(
+                &who,
+                "open",
+                path.into(),
+                Denied::Guest {
+                    holder: WindowId::new(1).unwrap(),
+                },
+            )
+        };
         note(who(10, 5, None), "by the shell");
         // `cat whoami` from the shell, the shell itself, its sibling in a script.
         for reader in [
@@ -410,7 +419,14 @@ mod tests {
         let refusals = Refusals::default();
         let total = u32::try_from(REMEMBERED).unwrap() + 50;
         for pid in 1..=total {
-            refusals.note(&who(pid, 0, None), "open", String::new(), Denied::Guest { holder: WindowId::new(1).unwrap() });
+            refusals.note(
+                &who(pid, 0, None),
+                "open",
+                String::new(),
+                Denied::Guest {
+                    holder: WindowId::new(1).unwrap(),
+                },
+            );
         }
         let noted = refusals.noted.lock();
         assert_eq!(noted.last.len(), REMEMBERED);
@@ -423,7 +439,14 @@ mod tests {
     fn a_process_leaves_few_events_at_once() {
         let refusals = Refusals::default();
         for _ in 0..100 {
-            refusals.note(&who(1, 0, None), "open", String::new(), Denied::Guest { holder: WindowId::new(1).unwrap() });
+            refusals.note(
+                &who(1, 0, None),
+                "open",
+                String::new(),
+                Denied::Guest {
+                    holder: WindowId::new(1).unwrap(),
+                },
+            );
         }
         let noted = refusals.noted.lock();
         assert!(noted.waiting.len() <= BURST as usize + 1);

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
-use panefs::sys::child::ProcessFd;
+use panefs::sys::pidfd::PidFd;
 
 use super::notice::Notice;
 use super::{End, SessionError, forwarded, silence};
@@ -18,7 +18,7 @@ use super::{End, SessionError, forwarded, silence};
 /// Follows the command from its start to its end.
 pub fn run(from: UnixStream, reaper: Pid) -> Result<End, SessionError> {
     let command = match Notice::receive(&from) {
-        Some(Notice::Started(pid)) => ProcessFd::open(Pid::from_raw(pid))?,
+        Some(Notice::Started(pid)) => PidFd::of_process(pid)?,
         Some(Notice::NotBound(errno)) => return Err(SessionError::NotBound(os(errno))),
         Some(Notice::Directory(errno)) => return Err(SessionError::Directory(os(errno))),
         Some(Notice::NotForked(errno)) => return Err(SessionError::System(os(errno))),
@@ -68,14 +68,14 @@ pub fn run(from: UnixStream, reaper: Pid) -> Result<End, SessionError> {
 ///
 /// A signal from the terminal went to the whole process group, so the command has it already; and
 /// one from the reaper only wakes us.
-fn forward(signals: &SignalFd, command: &ProcessFd, reaper: Pid) {
+fn forward(signals: &SignalFd, command: &PidFd, reaper: Pid) {
     while let Ok(Some(info)) = signals.read_signal() {
         if by_a_process(&info)
             && i32::try_from(info.ssi_pid) != Ok(reaper.as_raw())
             && let Ok(number) = i32::try_from(info.ssi_signo)
         {
             // A command that has just ended gets nothing.
-            let _ = command.signal(number);
+            let _ = command.signal_number(number);
         }
     }
 }

@@ -14,7 +14,7 @@ pub enum Notice {
     NotForked(i32),
     /// The command runs, under this process id. The reaper leaves it unreaped until the front
     /// answers with a byte, so the number means the command until then.
-    Started(i32),
+    Started(u32),
     /// The command was stopped.
     Stopped,
     /// The command exited with this status.
@@ -31,11 +31,11 @@ const SIZE: usize = 5;
 
 impl Notice {
     fn encode(self) -> [u8; SIZE] {
-        let (kind, value) = match self {
+        let (kind, value): (u8, i32) = match self {
             Self::NotBound(errno) => (0, errno),
             Self::Directory(errno) => (1, errno),
             Self::NotForked(errno) => (2, errno),
-            Self::Started(pid) => (3, pid),
+            Self::Started(pid) => (3, pid.cast_signed()),
             Self::Stopped => (4, 0),
             Self::Exited(status) => (5, status),
             Self::Signaled(number) => (6, number),
@@ -52,7 +52,7 @@ impl Notice {
             0 => Self::NotBound(value),
             1 => Self::Directory(value),
             2 => Self::NotForked(value),
-            3 => Self::Started(value),
+            3 => Self::Started(value.cast_unsigned()),
             4 => Self::Stopped,
             5 => Self::Exited(value),
             6 => Self::Signaled(value),
@@ -89,7 +89,7 @@ mod tests {
             Notice::NotBound(libc::EPERM),
             Notice::Directory(libc::ENOENT),
             Notice::NotForked(libc::EAGAIN),
-            Notice::Started(i32::MAX),
+            Notice::Started(u32::MAX),
             Notice::Stopped,
             Notice::Exited(255),
             Notice::Signaled(libc::SIGKILL),

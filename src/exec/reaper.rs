@@ -39,7 +39,10 @@ pub fn run(session: &Session, before: &SigSet, front: Pid, to: &UnixStream) -> i
     let _ = close_all_but(to.as_fd());
     // And nobody's directory is held.
     let _ = std::env::set_current_dir("/");
-    if Notice::Started(command.as_raw()).send(to).is_ok() {
+    if Notice::Started(command.as_raw().cast_unsigned())
+        .send(to)
+        .is_ok()
+    {
         // The front's answer, or its end.
         let mut to = to;
         let _ = to.read(&mut [0]);

@@ -1,8 +1,8 @@
-//! Child processes beyond what the standard library offers: fork without exec, adopting orphans,
-//! and process descriptors.
+//! Child processes beyond what the standard library offers: fork without exec, and adopting
+//! orphans.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
@@ -85,70 +85,9 @@ fn close_range(first: RawFd, last: RawFd) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })
 }
 
-/// A process, by a descriptor: it never comes to mean the process's successor under one number.
-#[derive(Debug)]
-pub struct ProcessFd(OwnedFd);
-
-impl ProcessFd {
-    /// The process that has the number `pid` now.
-    ///
-    /// # Errors
-    /// `ESRCH` where there is none.
-    pub fn open(pid: Pid) -> io::Result<Self> {
-        // SAFETY: pidfd_open takes numbers only.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
-        check(fd)?;
-        let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
-        // SAFETY: the kernel has just opened it for us; nobody else owns it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
-    }
-
-    /// Sends the signal `number`.
-    ///
-    /// # Errors
-    /// `ESRCH` where the process has ended, `EPERM` where it is another user's.
-    pub fn signal(&self, number: i32) -> io::Result<()> {
-        // SAFETY: a null siginfo means "as kill(2) would"; the descriptor is ours and open.
-        check(unsafe {
-            libc::syscall(
-                libc::SYS_pidfd_send_signal,
-                self.0.as_raw_fd(),
-                number,
-                std::ptr::null::<libc::siginfo_t>(),
-                0,
-            )
-        })
-    }
-}
-
-/// Readable once the process has ended.
-impl AsFd for ProcessFd {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
 fn check(result: libc::c_long) -> io::Result<()> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_process_descriptor_outlives_its_process() {
-        let mut child = std::process::Command::new("cat")
-            .stdin(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let process = ProcessFd::open(Pid::from_raw(child.id().try_into().unwrap())).unwrap();
-        process.signal(libc::SIGTERM).unwrap();
-        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
-        let gone = process.signal(libc::SIGTERM).unwrap_err();
-        assert_eq!(gone.raw_os_error(), Some(libc::ESRCH));
-    }
 }

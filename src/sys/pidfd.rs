@@ -45,12 +45,20 @@ impl PidFd {
     /// # Errors
     /// ESRCH where it has ended, EPERM where it is another user's.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        self.signal_number(signal as libc::c_int)
+    }
+
+    /// Sends the signal with this number, a real-time signal for instance.
+    ///
+    /// # Errors
+    /// Those of [`signal`](Self::signal), and EINVAL where there is no such signal.
+    pub fn signal_number(&self, number: i32) -> io::Result<()> {
         // SAFETY: pidfd_send_signal takes a descriptor, an integer, no siginfo and no flags.
         let sent = unsafe {
             libc::syscall(
                 libc::SYS_pidfd_send_signal,
                 self.0.as_raw_fd(),
-                signal as libc::c_int,
+                number,
                 std::ptr::null::<libc::siginfo_t>(),
                 0,
             )
