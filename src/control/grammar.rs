@@ -101,8 +101,7 @@ fn from_json(text: &str) -> Result<Line, Refusal> {
             r#"Write an object, for instance {"verb":"list","args":["windows"]}."#,
         ));
     };
-    let mut line = Line::default();
-    line.verb = match object.remove("verb") {
+    let verb = match object.remove("verb") {
         Some(Value::String(verb)) => verb,
         Some(_) => return Err(malformed("verb is not a string", "Give verb as a string.")),
         None => {
@@ -112,6 +111,10 @@ fn from_json(text: &str) -> Result<Line, Refusal> {
                 "Add \"verb\"; `help` lists them.",
             ));
         }
+    };
+    let mut line = Line {
+        verb,
+        ..Line::default()
     };
     match object.remove("args") {
         None | Some(Value::Null) => {}

@@ -89,11 +89,6 @@ impl Job {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// The flag behind [`Self::is_cancelled`].
-    pub fn cancelled(&self) -> &AtomicBool {
-        &self.cancelled
-    }
-
     /// Tells those who wait how far it is.
     pub fn say(&self, text: impl Into<String>) {
         let text = text.into();

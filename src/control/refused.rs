@@ -111,11 +111,11 @@ impl Refusals {
             parent: who.parent,
         };
         let process = (who.pid, who.start);
-        if let Some(silent) = noted.allow(process) {
-            if noted.waiting.len() < WAITING {
-                noted.waiting.push_back(event(who.pid, &record, silent));
-                self.wake.notify_one();
-            }
+        if let Some(silent) = noted.allow(process)
+            && noted.waiting.len() < WAITING
+        {
+            noted.waiting.push_back(event(who.pid, &record, silent));
+            self.wake.notify_one();
         }
         noted.remember(process, record);
     }

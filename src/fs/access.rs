@@ -154,13 +154,21 @@ impl Fs {
         gate: &'a Gate,
         path: impl FnOnce() -> std::path::PathBuf,
     ) -> Result<Admitted<'a>> {
-        let who = self.who(request);
+        let mut who = self.who(request);
         let opens = matches!(request.operation, Operation::Open | Operation::Create);
-        let admitted = if opens {
-            gate.admit_open(who.role)
-        } else {
-            gate.admit(who.role)
+        let judge = |who: &Who| {
+            if opens {
+                gate.admit_open(who.role)
+            } else {
+                gate.admit(who.role)
+            }
         };
+        let mut admitted = judge(&who);
+        if admitted.is_err() {
+            // A handoff may have moved the caller to the new holder just after it was looked up.
+            who = self.who(request);
+            admitted = judge(&who);
+        }
         match admitted {
             Ok(access) => {
                 let pass = access.pass(who.pid);

@@ -176,8 +176,8 @@ impl Synthetic {
         match kind {
             JOB => JobId::new(number).map(Self::Job),
             WINDOW => WindowId::new(number).map(|id| Self::Window(id, WindowEntry::Directory)),
-            WINDOW.. => {
-                let place = usize::try_from(kind - WINDOW - 1).ok()?;
+            above if above > WINDOW => {
+                let place = usize::try_from(above - WINDOW - 1).ok()?;
                 let (entry, _) = WindowEntry::LISTED.get(place)?;
                 WindowId::new(number).map(|id| Self::Window(id, *entry))
             }

@@ -575,7 +575,9 @@ impl Fs {
         name: &OsStr,
     ) -> Result<Entry> {
         let id = window_named(parent, name)?;
-        self.control.open_window(&self.caller(request), id)?;
+        if !self.control.open_window(&self.caller(request), id)? {
+            return Err(Error(libc::EEXIST));
+        }
         self.synthetic_lookup(request, parent, name)
     }
 

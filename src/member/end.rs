@@ -198,3 +198,23 @@ fn ended(known: Vec<Target>) -> Vec<Member> {
         .map(|target| target.member)
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn the_daemon_is_no_target() {
+        let members = Members::new(Vec::new());
+        let (own, window) = (std::process::id(), WindowId::new(1));
+        let binding = members.binding_for_process(BindingKind::Process, own, window);
+        members.put(binding.unwrap());
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let targets = members.targets(window.unwrap());
+        assert!(targets.iter().any(|target| target.task.id == child.id()));
+        assert!(!targets.iter().any(|target| target.task.id == own));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+}

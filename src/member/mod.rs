@@ -1,6 +1,6 @@
 //! Who is asking: from a thread id to a window, an operator or a guest.
 //!
-//! A [`Binding`] names one process, one thread or a control group; [`rules`] says who else belongs
+//! A [`Binding`] names one process, one thread or a control group; `rules` says who else belongs
 //! to a window through it. An answer is remembered together with the pidfds of everybody on whom
 //! it rests, so that asking again is one poll(2).
 //!
@@ -198,6 +198,9 @@ impl Members {
                 Ok((found, all)) => {
                     if all_alive(&all) && version == self.version.load(Ordering::Acquire) {
                         return Some((version, found));
+                    }
+                    if attempt > 0 && !found.thread.is_alive() {
+                        return None;
                     }
                 }
                 Err(_) if attempt > 0 && proc::stat(tid).is_err() => return None,

@@ -137,11 +137,13 @@ impl Members {
             .filter(|bound| bound.has_ended())
             .collect();
         if !ended.is_empty() && self.adopt(&ended, &*report) {
-            let removed = ended.iter().map(|bound| bound.binding.clone()).collect();
-            report(Ended {
-                removed,
-                added: Vec::new(),
-            });
+            let removed = self.still_there(&ended);
+            if !removed.is_empty() {
+                report(Ended {
+                    removed,
+                    added: Vec::new(),
+                });
+            }
         }
         let unwatched = self.table.read().iter().any(|bound| {
             let task = bound.task.as_ref();
@@ -149,6 +151,17 @@ impl Members {
                 || ended.iter().any(|ended| Arc::ptr_eq(ended, bound))
         });
         self.watcher.tick.store(unwatched, Ordering::Release);
+    }
+
+    /// Those whose place no other binding has taken meanwhile.
+    fn still_there(&self, ended: &[Arc<Bound>]) -> Vec<Binding> {
+        let table = self.table.read();
+        let same = |bound: &&Arc<Bound>| {
+            let now = table.get(bound.binding.kind, bound.binding.id);
+            now.is_some_and(|now| Arc::ptr_eq(&now, bound))
+        };
+        let there = ended.iter().filter(same);
+        there.map(|bound| bound.binding.clone()).collect()
     }
 
     /// Binds what is left of the sessions of leaders that have ended. Their own bindings hold the

@@ -10,6 +10,8 @@ mod coherence;
 mod crash;
 mod first_session;
 mod handoff;
+mod harness_node;
 mod members;
 mod refusals;
+mod scale;
 mod scenarios;

@@ -10,7 +10,7 @@ use crate::control::{Caller, Control, Request, render};
 use crate::gate::Gate;
 use crate::model::{
     Reclaim, Reclaimed, Refusal, Released, Rule, Target, Timestamp, WindowId, WorkspaceId,
-    WorkspaceRef, purge, reclaim, release, restore,
+    WorkspaceRef, live_window, purge, reclaim, release, restore,
 };
 
 /// How long processes have between TERM and KILL.
@@ -115,9 +115,11 @@ impl Control {
                 format!("End it first, or give `reclaim {window} force=true`."),
             )));
         }
+        // A live window may be removed itself, but not through its predecessor's name.
+        let live = self.world(|world| live_window(world, window).is_ok());
         let order = Reclaim {
             target: Target::Window(window),
-            force: true,
+            force: live,
             purge: false,
         };
         self.take_out(&order, |id| !self.is_empty(id))?;

@@ -152,6 +152,14 @@ impl Mount {
         mount
     }
 
+    /// A second mount of a test that has one [`Mount::alone`].
+    pub fn beside(flavor: Flavor, alone: &Self) -> Self {
+        assert!(alone._nobody.is_some());
+        let mount = Self::ground(flavor);
+        mount.mount();
+        mount
+    }
+
     /// A place for a store and a mount; nothing is mounted yet, and the store doesn't exist.
     pub fn unmounted(flavor: Flavor) -> Self {
         // Recursive: a test may have two mounts while one that measures waits.
