@@ -306,7 +306,7 @@ impl Fs {
         at: &OwnedFd,
         change: &AttrChange,
     ) -> Result<()> {
-        let path = file::proc_path(at);
+        let path = file::proc_path(at.as_fd());
         if change.uid.is_some() || change.gid.is_some() {
             nix::unistd::fchownat(
                 at,
@@ -497,7 +497,7 @@ impl Fs {
         let entry = self.make(request, parent, name, None, |dir| {
             nix::unistd::linkat(
                 dir,
-                file::proc_path(&at).as_c_str(),
+                file::proc_path(at.as_fd()).as_c_str(),
                 dir,
                 name,
                 LinkatFlags::AT_SYMLINK_FOLLOW,
@@ -752,7 +752,7 @@ impl Fs {
         let at = self.backing.locate(&node)?;
         {
             let _acting = self.act_as(request.asker, Some(admitted.start))?;
-            change(&file::proc_path(&at))?;
+            change(&file::proc_path(at.as_fd()))?;
         }
         drop(admitted);
         // An ACL shows in the mode.
@@ -774,7 +774,7 @@ impl Fs {
         let node = self.node(nodeid)?;
         let at = self.backing.locate(&node)?;
         let _acting = self.act_as(request.asker, None)?;
-        Ok(xattr::get(&file::proc_path(&at), name, buffer)?)
+        Ok(xattr::get(&file::proc_path(at.as_fd()), name, buffer)?)
     }
 
     /// Lists extended attributes into `buffer`; an empty one asks for the size.
@@ -785,7 +785,7 @@ impl Fs {
         let node = self.node(nodeid)?;
         let at = self.backing.locate(&node)?;
         let _acting = self.act_as(request.asker, None)?;
-        Ok(xattr::list(&file::proc_path(&at), buffer)?)
+        Ok(xattr::list(&file::proc_path(at.as_fd()), buffer)?)
     }
 
     /// Whether a directory may be opened for listing.
@@ -874,7 +874,7 @@ impl Fs {
 fn set_times(at: &OwnedFd, change: &AttrChange) -> Result<()> {
     nix::sys::stat::utimensat(
         at,
-        file::proc_path(at).as_c_str(),
+        file::proc_path(at.as_fd()).as_c_str(),
         &time_spec(change.atime),
         &time_spec(change.mtime),
         UtimensatFlags::FollowSymlink,

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, OsStr};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
 /// Longest handle that the kernel knows (MAX_HANDLE_SZ).
@@ -106,8 +106,8 @@ pub fn open_by_handle(
 }
 
 /// The path by which this process reaches what `fd` is open on, also an `O_PATH` descriptor.
-pub fn proc_path(fd: impl AsFd) -> CString {
-    let fd: RawFd = fd.as_fd().as_raw_fd();
+pub fn proc_path(fd: BorrowedFd<'_>) -> CString {
+    let fd: RawFd = fd.as_raw_fd();
     // A decimal number has no NUL, so the fallback is never taken.
     CString::new(format!("/proc/self/fd/{fd}")).unwrap_or_default()
 }
@@ -117,7 +117,7 @@ pub fn proc_path(fd: impl AsFd) -> CString {
 /// # Errors
 /// Those of open(2).
 pub fn reopen(fd: impl AsFd, flags: libc::c_int) -> io::Result<OwnedFd> {
-    let path = proc_path(fd);
+    let path = proc_path(fd.as_fd());
     // SAFETY: `path` is a C string that lives until the call returns.
     let fd = check(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) })?;
     // SAFETY: the kernel just gave us this descriptor, and nobody else knows it.

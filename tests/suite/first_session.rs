@@ -431,7 +431,7 @@ fn the_command_line_speaks_for_each_verb(flavor: Flavor) {
     let found = m.as_guest("unset PANEFS_MNT; cd $MNT/ws1 && \"$PANEFS\" path c1");
     assert!(found.ok("path").contains("ws1"), "{found}");
 
-    for verb in ["release", "reclaim", "restore", "purge"] {
+    for verb in ["release", "reclaim", "restore", "reclaim", "purge"] {
         let target = if verb == "release" { "c1" } else { "ws1" };
         m.cli(&[verb, target]).ok(verb);
     }

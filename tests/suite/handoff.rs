@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::common::errno::{EBUSY, EROFS, ESTALE, ETIMEDOUT};
 use crate::common::{
-    Agent, Flavor, Mount, Shell, assert_refusal, cargo, eventually, flavors, need, run,
+    Agent, Flavor, Mount, Shell, assert_refusal, cargo, eventually, flavors, need,
 };
 
 flavors! {

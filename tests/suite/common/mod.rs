@@ -10,8 +10,8 @@ mod process;
 mod shell;
 
 pub use agent::Agent;
-pub use mount::{Flavor, Mount, Reply, assert_refusal, is_root};
-pub use process::{Ended, cargo, eventually, need, ordinary_possible, run, text};
+pub use mount::{Flavor, Mount, assert_refusal, is_root};
+pub use process::{cargo, eventually, need, run, text};
 pub use shell::Shell;
 
 /// Makes a test of each function for each flavor that is named: `flavors! { f: passthrough; }`
@@ -34,7 +34,6 @@ pub(crate) use flavors;
 pub mod errno {
     pub const EPERM: i32 = libc::EPERM;
     pub const ENOENT: i32 = libc::ENOENT;
-    pub const EIO: i32 = libc::EIO;
     pub const EACCES: i32 = libc::EACCES;
     pub const EBUSY: i32 = libc::EBUSY;
     pub const EXDEV: i32 = libc::EXDEV;

@@ -21,8 +21,9 @@ use tempfile::TempDir;
 use super::agent::Agent;
 use super::process::{Ended, end, eventually, ordinary_possible, run};
 
-/// An ordinary user that owns nothing but what the test gives it.
-const ORDINARY: u32 = 12345;
+/// An ordinary user that owns nothing but what the test gives it, and that has a name:
+/// fusermount3 asks for it.
+const ORDINARY: &str = "nobody";
 /// Where the system's own tools are; before whatever the caller's PATH has.
 pub const PATH_FIRST: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 /// Marks every process of a mount, in its environment.
@@ -190,8 +191,9 @@ impl Mount {
                 fs::copy(&binary, &own).unwrap();
             }
             binary = own;
+            let (uid, gid) = ordinary();
             for dir in [&base, &mnt] {
-                std::os::unix::fs::chown(dir, Some(ORDINARY), Some(ORDINARY)).unwrap();
+                std::os::unix::fs::chown(dir, Some(uid), Some(gid)).unwrap();
             }
         }
         Self {
@@ -222,11 +224,6 @@ impl Mount {
         &self.mnt
     }
 
-    /// The flavor it was made with.
-    pub fn flavor(&self) -> Flavor {
-        self.flavor
-    }
-
     /// The top of a workspace: `ws("ws1")`.
     pub fn ws(&self, name: &str) -> PathBuf {
         self.mnt.join(name)
@@ -239,10 +236,11 @@ impl Mount {
 
     /// A command of the mount's user, at home and knowing MNT, STORE and PANEFS_MNT.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        match self.flavor.ordinary {
-            true => self.command_of(program, ORDINARY, ORDINARY),
-            false => self.bare_command(program),
+        if self.flavor.ordinary {
+            let (uid, gid) = ordinary();
+            return self.command_of(program, uid, gid);
         }
+        self.bare_command(program)
     }
 
     /// A command of this user, without supplementary groups.
@@ -523,7 +521,8 @@ impl Mount {
         let dir = self.home().join(format!("view{number}"));
         fs::create_dir(&dir).unwrap();
         if self.flavor.ordinary {
-            std::os::unix::fs::chown(&dir, Some(ORDINARY), Some(ORDINARY)).unwrap();
+            let (uid, gid) = ordinary();
+            std::os::unix::fs::chown(&dir, Some(uid), Some(gid)).unwrap();
         }
         let path = dir.to_str().unwrap();
         match window {
@@ -666,6 +665,13 @@ impl Drop for Mount {
 /// Whether the suite may do what only root may.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
+}
+
+/// The ordinary user's ids.
+fn ordinary() -> (u32, u32) {
+    let user = nix::unistd::User::from_name(ORDINARY).ok().flatten();
+    let user = user.unwrap_or_else(|| panic!("there is no user {ORDINARY} in /etc/passwd"));
+    (user.uid.as_raw(), user.gid.as_raw())
 }
 
 /// Whether this process lives and is a panefs. From `stat`, which answers for everybody, of
