@@ -1,5 +1,7 @@
 //! `panefs exec`: statuses, signals and reaping, with plain files in the place of a mount's.
 
+#![cfg(test)]
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;

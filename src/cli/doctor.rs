@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use nix::sys::resource::{Resource, getrlimit};
@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::Global;
 use super::failure::{Outcome, reason};
+use super::locate;
 
 /// How a check came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -206,33 +207,31 @@ fn passthrough(release: &str) -> Check {
 
 fn control_groups() -> Check {
     let name = "control groups";
-    let root = Path::new("/sys/fs/cgroup");
-    if !root.join("cgroup.controllers").exists() {
+    let mounts = locate::entries().unwrap_or_default();
+    let Some(root) = mounts.into_iter().find(|entry| entry.kind == "cgroup2") else {
         return check(
             name,
             Mark::Less,
             "no control groups v2: a window can't be bound to one",
             "Bind processes, or mount cgroup2 at /sys/fs/cgroup.",
         );
-    }
+    };
     let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let own = own
-        .lines()
-        .find_map(|line| line.strip_prefix("0::/"))
-        .unwrap_or_default()
-        .to_owned();
-    if access(&root.join(&own), AccessFlags::W_OK).is_ok() {
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+    let own = root.point.join(own.unwrap_or_default());
+    if access(&own, AccessFlags::W_OK).is_ok() {
         check(
             name,
             Mark::Good,
-            format!("v2, and /{own} may be divided"),
+            format!("v2, and {} may be divided", own.display()),
             "",
         )
     } else {
         check(
             name,
             Mark::Less,
-            "v2, but none that you may divide: windows can be bound to groups, not counted or frozen by them",
+            "v2, but none that you may divide: windows can be bound to groups, not counted or \
+             frozen by them",
             "systemd-run --user --scope -p Delegate=yes, or run as root.",
         )
     }

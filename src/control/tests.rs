@@ -1003,7 +1003,12 @@ fn whoami_tells_why_and_what_next() {
         let who: Value = serde_json::from_str(&house.file(ControlFile::Whoami, caller)).unwrap();
         who["last_refusal"].clone()
     };
-    let last = refused(&guest(), Denied::Guest { holder: WindowId::new(1).unwrap() });
+    let last = refused(
+        &guest(),
+        Denied::Guest {
+            holder: WindowId::new(1).unwrap(),
+        },
+    );
     assert_eq!(
         (&last["rule"], &last["errno"]),
         (&json!("write.guest"), &json!("EROFS"))
