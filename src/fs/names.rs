@@ -61,10 +61,17 @@ pub struct CreateHow {
 
 /// The file under a name that is about to go.
 struct Victim {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     id: u64,
     kind: u32,
     links: u64,
+}
+
+/// The name stays, and so does the place where the node was seen.
+fn restore(before: Option<(Arc<Node>, Place)>) {
+    if let Some((node, place)) = before {
+        *node.place.lock() = place;
+    }
 }
 
 fn time_spec(time: Option<NewTime>) -> TimeSpec {
@@ -516,26 +523,39 @@ impl Fs {
             id: self.backing.nodeid(stat.st_ino),
             kind: stat.st_mode & libc::S_IFMT,
             links: stat.st_nlink,
-            fd,
+            fd: Arc::new(fd),
         })
     }
 
-    /// The name has gone from a node that the kernel may still use: the descriptor keeps the
-    /// inode, and so its number, until the kernel forgets it. Whoever looked the name up at the
-    /// same time finds it gone after having made the node known, and looks again.
-    fn lost_name(&self, victim: Victim, parent: &Node, name: &OsStr) {
-        let Some(node) = self.nodes.get(victim.id) else {
-            return;
-        };
+    /// The name is about to go from a node that the kernel may still use: the descriptor keeps the
+    /// inode, and so its number, until the kernel forgets it. Gives the node and where it was
+    /// seen, for the case that the name stays.
+    fn lose_name(
+        &self,
+        victim: &Victim,
+        parent: &Node,
+        name: &OsStr,
+    ) -> Option<(Arc<Node>, Place)> {
+        let node = self.nodes.get(victim.id)?;
         if node.kind != victim.kind {
-            return;
+            return None;
         }
         let last = node.is_directory() || victim.links <= 1;
-        if last || (node.handle.is_none() && node.is_at(parent, name)) {
-            let path = node.path();
-            *node.place.lock() = Place::Pinned(Arc::new(victim.fd), path);
+        if !last && (node.handle.is_some() || !node.is_at(parent, name)) {
+            return None;
         }
-        if node.is_directory() {
+        let path = node.path();
+        let pinned = Place::Pinned(Arc::clone(&victim.fd), path);
+        let before = std::mem::replace(&mut *node.place.lock(), pinned);
+        Some((node, before))
+    }
+
+    /// The name has gone. Whoever looked it up at the same time made the node known only now, and
+    /// finds the name gone after that, and looks again.
+    fn lost_name(&self, victim: &Victim, parent: &Node, name: &OsStr) {
+        if let Some((node, _)) = self.lose_name(victim, parent, name)
+            && node.is_directory()
+        {
             self.backing.let_go(node.id);
         }
     }
@@ -551,13 +571,20 @@ impl Fs {
         let admitted = self.admit(request, &parent.gate, || child(&parent, name))?;
         let dir = self.backing.locate(&parent)?;
         let victim = self.victim(&dir, name);
-        {
+        let before = victim
+            .as_ref()
+            .and_then(|v| self.lose_name(v, &parent, name));
+        let removed = {
             let _acting = self.act_as(request.asker, Some(admitted.start))?;
-            nix::unistd::unlinkat(&*dir, name, flag)?;
+            nix::unistd::unlinkat(&*dir, name, flag)
+        };
+        if let Err(errno) = removed {
+            restore(before);
+            return Err(errno.into());
         }
         let id = victim.as_ref().map(|victim| victim.id);
         if let Some(victim) = victim {
-            self.lost_name(victim, &parent, name);
+            self.lost_name(&victim, &parent, name);
         }
         drop(admitted);
         if let Some(id) = id {
@@ -608,11 +635,21 @@ impl Fs {
         let to_dir = self.backing.locate(&to_parent)?;
         let source = self.victim(&from_dir, from_name);
         let target = self.victim(&to_dir, to_name);
-        {
-            let _acting = self.act_as(request.asker, Some(admitted.start))?;
-            nix::fcntl::renameat2(&*from_dir, from_name, &*to_dir, to_name, flags)?;
-        }
         let ids = [&source, &target].map(|file| file.as_ref().map(|file| file.id));
+        let before = match &target {
+            Some(target) if !exchange && ids[0] != ids[1] => {
+                self.lose_name(target, &to_parent, to_name)
+            }
+            _ => None,
+        };
+        let renamed = {
+            let _acting = self.act_as(request.asker, Some(admitted.start))?;
+            nix::fcntl::renameat2(&*from_dir, from_name, &*to_dir, to_name, flags)
+        };
+        if let Err(errno) = renamed {
+            restore(before);
+            return Err(errno.into());
+        }
         // Renaming one name of an inode over another one of it changes nothing.
         if ids[0] != ids[1] {
             if let Some(node) = source.and_then(|source| self.nodes.get(source.id)) {
@@ -625,7 +662,7 @@ impl Fs {
                             Place::Named(Arc::clone(&from_parent), from_name.to_owned());
                     }
                 }
-                Some(target) => self.lost_name(target, &to_parent, to_name),
+                Some(target) => self.lost_name(&target, &to_parent, to_name),
                 None => {}
             }
         }
