@@ -62,15 +62,12 @@ fn new_time(time: TimeOrNow) -> NewTime {
         TimeOrNow::Now => NewTime::Now,
         TimeOrNow::SpecificTime(time) => match time.duration_since(SystemTime::UNIX_EPOCH) {
             Ok(since) => NewTime::At(since.as_secs().cast_signed(), since.subsec_nanos().into()),
+            // fuser gives seconds and nanoseconds one sign; on the wire, and for the disk, the
+            // nanoseconds count forwards.
             Err(before) => {
                 let before = before.duration();
-                match before.subsec_nanos() {
-                    0 => NewTime::At(-before.as_secs().cast_signed(), 0),
-                    nanos => NewTime::At(
-                        -before.as_secs().cast_signed() - 1,
-                        (1_000_000_000 - nanos).into(),
-                    ),
-                }
+                let seconds = -before.as_secs().cast_signed();
+                NewTime::At(seconds, before.subsec_nanos().into())
             }
         },
     }
@@ -416,16 +413,16 @@ impl fuser::Filesystem for Connection {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let change = AttrChange {
+            mode,
+            uid,
+            gid,
+            size: size.map(|size| (size, fh.map(|fh| fh.0))),
+            atime: atime.map(new_time),
+            mtime: mtime.map(new_time),
+        };
         let request = self.request(asked, Operation::Setattr);
         self.guarded(Operation::Setattr, || {
-            let change = AttrChange {
-                mode,
-                uid,
-                gid,
-                size: size.map(|size| (size, fh.map(|fh| fh.0))),
-                atime: atime.map(new_time),
-                mtime: mtime.map(new_time),
-            };
             let attr = match Synthetic::from_nodeid(ino.0) {
                 Some(entry) => self.fs.synthetic_setattr(request, entry, &change),
                 None => self.fs.setattr(request, ino.0, &change),

@@ -238,6 +238,12 @@ impl Fs {
         creds::act_as(&credentials).map(Some)
     }
 
+    /// Whether the caller, a root thread, may keep set-id bits on what it changes.
+    pub fn keeps_set_id(&self, request: Request<'_>) -> bool {
+        let start = self.who(request).start;
+        creds::keeps_set_id(self.capabilities_of(request.asker.tid, start))
+    }
+
     fn capabilities_of(&self, tid: u32, start: u64) -> u64 {
         if let Some(known) = self.capabilities.known.lock().get(&(tid, start)) {
             return *known;

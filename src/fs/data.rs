@@ -162,7 +162,11 @@ impl Fs {
     }
 
     fn note_mapped(&self, node: &Arc<Node>, pass: Pass) {
-        let first = !std::mem::replace(&mut node.data.lock().may_be_mapped, true);
+        let first = {
+            let mut data = node.data.lock();
+            data.mapping_opens += 1;
+            !std::mem::replace(&mut data.may_be_mapped, true)
+        };
         node.gate.note_mapped(Writer {
             pass,
             file: self.held(node),
@@ -234,15 +238,22 @@ impl Fs {
     /// Whether no mapping that nobody sees can change the file: looked at anew where that was
     /// possible before.
     pub(super) fn settle(&self, node: &Arc<Node>) -> bool {
-        if !node.data.lock().may_be_mapped {
-            return true;
+        {
+            let data = node.data.lock();
+            // The kernel opens the backing file only after the reply to an open, and until then
+            // no lease could tell.
+            if !data.may_be_mapped || data.mapping_opens > 0 {
+                return !data.may_be_mapped;
+            }
         }
         let quiet = crate::gate::HeldFile::is_quiet(&*self.held(node));
-        if quiet {
-            node.data.lock().may_be_mapped = false;
-            node.gate.forget_mapped(node.id);
+        let mut data = node.data.lock();
+        if !quiet || data.mapping_opens > 0 {
+            return false;
         }
-        quiet
+        data.may_be_mapped = false;
+        node.gate.forget_mapped(node.id);
+        true
     }
 
     /// A handle was closed.

@@ -50,6 +50,9 @@ pub struct OpenFile {
 impl Drop for OpenFile {
     fn drop(&mut self) {
         let mut data = self.node.data.lock();
+        if self.may_map {
+            data.mapping_opens -= 1;
+        }
         let (DataMode::Cached { opens } | DataMode::Passthrough { opens, .. }) = &mut data.mode
         else {
             return;

@@ -126,13 +126,15 @@ impl Fs {
             } else {
                 Ttl::UntilChanged
             },
-            attr_ttl: self.attr_ttl(request, node),
+            attr_ttl: self.attr_ttl(request, node, stat.st_mode),
         }
     }
 
-    /// How long the kernel may believe a node's attributes.
-    pub(super) fn attr_ttl(&self, request: Request<'_>, node: &Arc<Node>) -> Ttl {
-        if request.mount.is_view() || (node.is_regular() && !self.settle(node)) {
+    /// How long the kernel may believe a node's attributes. A write clears set-id bits without
+    /// the kernel's cached mode following.
+    pub(super) fn attr_ttl(&self, request: Request<'_>, node: &Arc<Node>, mode: u32) -> Ttl {
+        let set_id = mode & (libc::S_ISUID | libc::S_ISGID) != 0;
+        if request.mount.is_view() || (node.is_regular() && (set_id || !self.settle(node))) {
             Ttl::Never
         } else {
             Ttl::UntilChanged
@@ -231,7 +233,7 @@ impl Fs {
         };
         Ok((
             Attr::from_stat(node.id, &stat),
-            self.attr_ttl(request, &node),
+            self.attr_ttl(request, &node, stat.st_mode),
         ))
     }
 
@@ -278,7 +280,7 @@ impl Fs {
         let stat = self.backing.stat(&node)?;
         Ok((
             Attr::from_stat(node.id, &stat),
-            self.attr_ttl(request, &node),
+            self.attr_ttl(request, &node, stat.st_mode),
         ))
     }
 
@@ -347,48 +349,37 @@ impl Fs {
 
     /// Without the capability to keep setuid bits, where the caller doesn't have it either.
     pub(super) fn without_set_id(&self, request: Request<'_>) -> Result<Option<Without>> {
-        if !self.privileged || request.asker.uid == 0 {
+        if !self.privileged || (request.asker.uid == 0 && self.keeps_set_id(request)) {
             return Ok(None);
         }
         Ok(Some(Without::set_id_and_resource()?))
     }
 
     /// The kernel walks cached names without asking: where the owner takes its own right to
-    /// search or list a directory away, what is cached of it must go. The change's reply is what
-    /// unlocks the directory, so this happens on another thread.
+    /// search or list a directory away, what is cached of it must go. Its own name is dropped, and
+    /// with it the names beneath; a workspace's top keeps its name, whatever its mode. The
+    /// kernel holds the directory locked until the change is answered, and who removes it waits
+    /// for that with the parent locked, so the change can't wait for this.
     fn forget_closed_directory(&self, request: Request<'_>, node: &Arc<Node>, mode: u32) {
         if self.privileged || request.mount.is_view() || !node.is_directory() {
             return;
         }
-        if mode & 0o500 != 0o500 {
-            self.backing.let_go(node.id);
-            let (this, id) = (self.this.clone(), node.id);
-            std::thread::spawn(move || {
-                if let Some(fs) = this.upgrade() {
-                    fs.forget_names_in(id);
-                }
-            });
+        if mode & 0o500 == 0o500 {
+            return;
         }
-    }
-
-    /// Drops the cached names of a directory. Called from a thread that serves no requests.
-    pub fn forget_names_in(&self, nodeid: u64) {
-        let Some(kernel) = self.kernel.get() else {
-            return;
-        };
-        kernel.forget_inode(nodeid, Some(0));
-        let Ok(directory) = self.node(nodeid) else {
-            return;
-        };
-        let workspace = directory.gate.workspace();
-        for node in self.nodes.of_workspace(super::MountId(0), workspace) {
+        self.backing.let_go(node.id);
+        let (this, node) = (self.this.clone(), Arc::clone(node));
+        std::thread::spawn(move || {
+            let Some(fs) = this.upgrade() else { return };
+            let Some(kernel) = fs.kernel.get() else {
+                return;
+            };
+            kernel.forget_inode(node.id, Some(0));
             let place = node.place.lock().clone();
-            if let Place::Named(parent, name) = place
-                && parent.id == nodeid
-            {
-                kernel.forget_name(nodeid, &name);
+            if let Place::Named(parent, name) = place {
+                kernel.forget_name(parent.id, &name);
             }
-        }
+        });
     }
 
     /// Where a symbolic link leads.
@@ -527,15 +518,17 @@ impl Fs {
         })
     }
 
+    /// A node was seen under a new name.
+    fn found(&self, file: &Victim, parent: &Arc<Node>, name: &OsStr) {
+        if let Some(node) = self.nodes.get(file.id) {
+            *node.place.lock() = Place::Named(Arc::clone(parent), name.to_owned());
+        }
+    }
+
     /// The name is about to go from a node that the kernel may still use: the descriptor keeps the
-    /// inode, and so its number, until the kernel forgets it. Gives the node and where it was
-    /// seen, for the case that the name stays.
-    fn lose_name(
-        &self,
-        victim: &Victim,
-        parent: &Node,
-        name: &OsStr,
-    ) -> Option<(Arc<Node>, Place)> {
+    /// inode, and so its number, until the kernel forgets it or a new name is known. Gives the
+    /// node and where it was seen, for the case that the name stays.
+    fn hold(&self, victim: &Victim, parent: &Node, name: &OsStr) -> Option<(Arc<Node>, Place)> {
         let node = self.nodes.get(victim.id)?;
         if node.kind != victim.kind {
             return None;
@@ -553,7 +546,7 @@ impl Fs {
     /// The name has gone. Whoever looked it up at the same time made the node known only now, and
     /// finds the name gone after that, and looks again.
     fn lost_name(&self, victim: &Victim, parent: &Node, name: &OsStr) {
-        if let Some((node, _)) = self.lose_name(victim, parent, name)
+        if let Some((node, _)) = self.hold(victim, parent, name)
             && node.is_directory()
         {
             self.backing.let_go(node.id);
@@ -571,9 +564,7 @@ impl Fs {
         let admitted = self.admit(request, &parent.gate, || child(&parent, name))?;
         let dir = self.backing.locate(&parent)?;
         let victim = self.victim(&dir, name);
-        let before = victim
-            .as_ref()
-            .and_then(|v| self.lose_name(v, &parent, name));
+        let before = victim.as_ref().and_then(|v| self.hold(v, &parent, name));
         let removed = {
             let _acting = self.act_as(request.asker, Some(admitted.start))?;
             nix::unistd::unlinkat(&*dir, name, flag)
@@ -636,33 +627,36 @@ impl Fs {
         let source = self.victim(&from_dir, from_name);
         let target = self.victim(&to_dir, to_name);
         let ids = [&source, &target].map(|file| file.as_ref().map(|file| file.id));
-        let before = match &target {
-            Some(target) if !exchange && ids[0] != ids[1] => {
-                self.lose_name(target, &to_parent, to_name)
-            }
-            _ => None,
-        };
+        // Renaming one name of an inode over another one of it changes nothing.
+        let moves = ids[0] != ids[1];
+        let mut held = Vec::new();
+        if moves {
+            held.extend(
+                source
+                    .as_ref()
+                    .map(|file| self.hold(file, &from_parent, from_name)),
+            );
+            held.extend(
+                target
+                    .as_ref()
+                    .map(|file| self.hold(file, &to_parent, to_name)),
+            );
+        }
         let renamed = {
             let _acting = self.act_as(request.asker, Some(admitted.start))?;
             nix::fcntl::renameat2(&*from_dir, from_name, &*to_dir, to_name, flags)
         };
         if let Err(errno) = renamed {
-            restore(before);
+            held.into_iter().for_each(restore);
             return Err(errno.into());
         }
-        // Renaming one name of an inode over another one of it changes nothing.
-        if ids[0] != ids[1] {
-            if let Some(node) = source.and_then(|source| self.nodes.get(source.id)) {
-                *node.place.lock() = Place::Named(Arc::clone(&to_parent), to_name.to_owned());
+        if moves {
+            if let Some(source) = &source {
+                self.found(source, &to_parent, to_name);
             }
-            match target {
-                Some(target) if exchange => {
-                    if let Some(node) = self.nodes.get(target.id) {
-                        *node.place.lock() =
-                            Place::Named(Arc::clone(&from_parent), from_name.to_owned());
-                    }
-                }
-                Some(target) => self.lost_name(&target, &to_parent, to_name),
+            match &target {
+                Some(target) if exchange => self.found(target, &from_parent, from_name),
+                Some(target) => self.lost_name(target, &to_parent, to_name),
                 None => {}
             }
         }
@@ -902,7 +896,7 @@ impl Fs {
             self.nodes.forget(request.mount.id, node.id, 1);
         }
         let opened = opened?;
-        entry.attr_ttl = self.attr_ttl(request, &node);
+        entry.attr_ttl = self.attr_ttl(request, &node, stat.st_mode);
         drop(admitted);
         self.name_followed_by_main(request, parent.id, name);
         Ok((entry, opened))

@@ -71,6 +71,8 @@ pub struct Data {
     /// It was opened read-write with passthrough, so a mapping that nobody sees may change it
     /// until it is found quiet.
     pub may_be_mapped: bool,
+    /// Handles that were opened so and are not closed.
+    pub mapping_opens: usize,
 }
 
 /// A backing inode that the kernel knows or that something holds on to.

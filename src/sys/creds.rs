@@ -16,6 +16,11 @@ const CAP_SYS_RESOURCE: u32 = 24;
 pub const FILE_CAPABILITIES: u64 =
     1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << CAP_FSETID | 1 << 9 | 1 << 27 | 1 << 32;
 
+/// Whether these capabilities let who changes a file keep its setuid and setgid bits.
+pub fn keeps_set_id(capabilities: u64) -> bool {
+    capabilities & (1 << CAP_FSETID) != 0
+}
+
 /// Whom to act as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
