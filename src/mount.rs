@@ -19,7 +19,7 @@ use crate::gate::Gates;
 use crate::member::Members;
 use crate::model::{Owner, Refusal, Rule, WindowId, WorkspaceId};
 use crate::store::{Store, StoreError};
-use crate::sys::mount::{FuseMount, detach, mount};
+use crate::sys::mount::{FuseMount, detach, is_dead, mount, mounted, wait_until_gone};
 
 /// The subtype of MNT in /proc/self/mountinfo: `fuse.panefs`.
 pub const SUBTYPE: &str = "panefs";
@@ -438,6 +438,7 @@ impl Daemon {
             cover,
             mut signals,
         } = self;
+        let gone = gone_from(&mountpoint);
         let (ended, mut end) = tokio::sync::oneshot::channel();
         std::thread::spawn(move || {
             // Nobody listens any more where a signal came first.
@@ -446,6 +447,7 @@ impl Daemon {
         let result = runtime.block_on(async {
             tokio::select! {
                 ended = &mut end => ended.unwrap_or(Ok(())),
+                Ok(()) = gone => Ok(()),
                 _ = signals.terminate.recv() => Ok(()),
                 _ = signals.interrupt.recv() => Ok(()),
             }
@@ -470,6 +472,28 @@ impl Daemon {
         runtime.shutdown_timeout(LAST_CALLS);
         result.map_err(system("the connection to the kernel ended"))
     }
+}
+
+/// Tells when MNT has been unmounted everywhere in this namespace, also lazily: who still holds
+/// something open then doesn't keep the daemon.
+fn gone_from(mountpoint: &Path) -> tokio::sync::oneshot::Receiver<()> {
+    let (tell, gone) = tokio::sync::oneshot::channel();
+    // The one on top is ours.
+    let device = mounted().ok().and_then(|mounts| {
+        let own = mounts.into_iter().rfind(|mount| mount.point == mountpoint);
+        own.map(|mount| mount.device)
+    });
+    match device {
+        Some(device) => {
+            std::thread::spawn(move || match wait_until_gone(&device) {
+                // Nobody listens any more where the daemon ends already.
+                Ok(()) => drop(tell.send(())),
+                Err(error) => tracing::warn!(%error, "the mount table can't be watched"),
+            });
+        }
+        None => tracing::warn!("the mount isn't in the mount table"),
+    }
+    gone
 }
 
 /// Has the kernel write the dirty pages of mappings, but not for longer than is fitting.
@@ -508,10 +532,7 @@ fn cover(dir: &Path, source: &str) -> io::Result<fuse::Served> {
 
 /// Takes away what a daemon that was killed left there.
 fn uncover(dir: &Path) -> io::Result<()> {
-    if std::fs::metadata(dir).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN)) {
-        return detach(dir);
-    }
-    Ok(())
+    if is_dead(dir) { detach(dir) } else { Ok(()) }
 }
 
 /// Enough that some may wait for the disk while others answer.

@@ -98,7 +98,9 @@ fn device() -> Outcome {
 fn clear_dead(store: &Path) -> Outcome {
     let mut dead: Vec<Entry> = locate::entries()?;
     dead.retain(|entry| {
-        entry.kind.starts_with(locate::MAIN) && entry.source == store && is_dead(&entry.point)
+        entry.kind.starts_with(locate::MAIN)
+            && entry.source == store
+            && panefs::sys::mount::is_dead(&entry.point)
     });
     // The last one made lies on top.
     for entry in dead.iter().rev() {
@@ -109,11 +111,6 @@ fn clear_dead(store: &Path) -> Outcome {
         );
     }
     Ok(())
-}
-
-fn is_dead(point: &Path) -> bool {
-    // A directory that the kernel remembers would still answer a stat from memory; opening asks.
-    fs::read_dir(point).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN))
 }
 
 /// An empty directory that the caller may mount on.

@@ -42,7 +42,7 @@ impl Members {
         let mut told = HashSet::new();
         let deadline = Instant::now() + grace;
         loop {
-            let targets = self.targets(window);
+            let targets = self.targets(window, &known);
             if targets.is_empty() {
                 return ended(known);
             }
@@ -61,7 +61,7 @@ impl Members {
         }
         let deadline = Instant::now() + KILL_TIME;
         loop {
-            let targets = self.stopped_targets(window);
+            let targets = self.stopped_targets(window, &known);
             if targets.is_empty() {
                 return ended(known);
             }
@@ -78,12 +78,37 @@ impl Members {
         }
     }
 
-    /// Who is to be ended next: everybody but the reapers, then those.
-    fn targets(&self, window: WindowId) -> Vec<Target> {
-        let mut targets: Vec<_> = self
-            .scan(|_| true)
+    /// Who is to be ended next: everybody but the reapers, then those. Who was `known` is one
+    /// still, and so is what it starts: when a parent ends first, its children are members of
+    /// nothing any more, but they must not outlive the window.
+    fn targets(&self, window: WindowId, known: &[Target]) -> Vec<Target> {
+        let all = self.scan(|_| true);
+        let known: HashSet<(u32, u64)> = known
             .iter()
-            .filter(|found| found.who.role == Role::Member(window))
+            .filter(|target| target.task.is_alive())
+            .map(|target| (target.task.id, target.task.start))
+            .collect();
+        let mut theirs: HashSet<u32> = all
+            .iter()
+            .map(|found| &found.who)
+            .filter(|who| who.role == Role::Member(window) || known.contains(&(who.pid, who.start)))
+            .map(|who| who.pid)
+            .collect();
+        loop {
+            let before = theirs.len();
+            for who in all.iter().map(|found| &found.who) {
+                // A child that is bound elsewhere by itself is somebody else's.
+                if who.role == Role::Guest && theirs.contains(&who.parent) {
+                    theirs.insert(who.pid);
+                }
+            }
+            if theirs.len() == before {
+                break;
+            }
+        }
+        let mut targets: Vec<_> = all
+            .iter()
+            .filter(|found| theirs.contains(&found.who.pid))
             .filter(|found| found.who.pid != 1 && found.who.pid != std::process::id())
             .filter_map(|found| self.target(found))
             .collect();
@@ -112,10 +137,10 @@ impl Members {
 
     /// The same, stopped. No fork of a process succeeds once it is signalled, so when nobody new
     /// is found, nobody is missing.
-    fn stopped_targets(&self, window: WindowId) -> Vec<Target> {
+    fn stopped_targets(&self, window: WindowId, known: &[Target]) -> Vec<Target> {
         let mut stopped = HashSet::new();
         for _ in 0..64 {
-            let targets = self.targets(window);
+            let targets = self.targets(window, known);
             let before = stopped.len();
             for target in &targets {
                 if stopped.insert((target.task.id, target.task.start)) {
@@ -126,7 +151,7 @@ impl Members {
                 return targets;
             }
         }
-        self.targets(window)
+        self.targets(window, known)
     }
 
     /// Lets the kernel kill whole control groups where it can, and where nobody else is in them.
@@ -211,7 +236,7 @@ mod tests {
         let binding = members.binding_for_process(BindingKind::Process, own, window);
         members.put(binding.unwrap());
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let targets = members.targets(window.unwrap());
+        let targets = members.targets(window.unwrap(), &[]);
         assert!(targets.iter().any(|target| target.task.id == child.id()));
         assert!(!targets.iter().any(|target| target.task.id == own));
         drop(child.stdin.take());

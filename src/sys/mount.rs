@@ -1,12 +1,15 @@
 //! Mounting and unmounting, as root by mount(2) and as an ordinary user through fusermount3.
 
+use std::ffi::OsString;
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::mount::{MntFlags, MsFlags};
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, socketpair,
 };
@@ -173,4 +176,92 @@ pub fn detach(target: &Path) -> io::Result<()> {
     }
     let words = String::from_utf8_lossy(&output.stderr);
     Err(io::Error::other(words.trim().to_owned()))
+}
+
+/// Whether what is mounted here is a FUSE mount whose daemon has ended. Only statfs(2) always
+/// asks the daemon: attributes and listings may come from the kernel's memory.
+pub fn is_dead(target: &Path) -> bool {
+    nix::sys::statvfs::statvfs(target) == Err(nix::errno::Errno::ENOTCONN)
+}
+
+/// A line of /proc/self/mountinfo.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mounted {
+    /// The superblock's device, as `MAJOR:MINOR`.
+    pub device: String,
+    /// Where it is mounted.
+    pub point: PathBuf,
+}
+
+/// What is mounted in this mount namespace.
+///
+/// # Errors
+/// Those of reading /proc/self/mountinfo.
+pub fn mounted() -> io::Result<Vec<Mounted>> {
+    let text = std::fs::read("/proc/self/mountinfo")?;
+    let lines = text.split(|byte| *byte == b'\n');
+    Ok(lines
+        .filter_map(|line| {
+            let mut fields = line.split(|byte| *byte == b' ').skip(2);
+            let device = String::from_utf8(fields.next()?.to_vec()).ok()?;
+            let point = unescape(fields.nth(1)?);
+            Some(Mounted {
+                device,
+                point: PathBuf::from(OsString::from_vec(point)),
+            })
+        })
+        .collect())
+}
+
+/// Undoes the octal escapes of /proc for spaces and their like.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, after)) = rest.split_first() {
+        let escape = after.get(..3).filter(|_| first == b'\\');
+        let code = escape
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code {
+            Some(code) => {
+                out.push(code);
+                rest = &after[3..];
+            }
+            None => {
+                out.push(first);
+                rest = after;
+            }
+        }
+    }
+    out
+}
+
+/// Returns when this device is mounted nowhere any more in this mount namespace.
+///
+/// # Errors
+/// Those of poll(2) and of reading /proc/self/mountinfo.
+pub fn wait_until_gone(device: &str) -> io::Result<()> {
+    let changes = std::fs::File::open("/proc/self/mountinfo")?;
+    loop {
+        if !mounted()?.iter().any(|mount| mount.device == device) {
+            return Ok(());
+        }
+        let mut polled = [PollFd::new(changes.as_fd(), PollFlags::POLLPRI)];
+        match nix::poll::poll(&mut polled, PollTimeout::NONE) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spaces_in_mountpoints_are_undone() {
+        assert_eq!(unescape(b"/a\\040b\\134c"), b"/a b\\c");
+        assert_eq!(unescape(b"/plain\\"), b"/plain\\");
+        assert!(mounted().unwrap().iter().any(|m| m.point == Path::new("/")));
+    }
 }

@@ -19,17 +19,23 @@ fn every_change_is_seen_at_the_next_call(flavor: Flavor) {
     let m = Mount::new(flavor);
     m.allocate(&["c1"]);
     let view = m.view(None);
+    // Who mounts makes no difference to what is cached: fewer do there.
+    let rounds = if flavor.is_ordinary() {
+        ROUNDS / 10
+    } else {
+        ROUNDS
+    };
     let mut command = m.command("python3");
     command
         .env("PROCS", m.mnt().join(".panefs/windows/c1/procs"))
         .args(["-c", include_str!("coherence.py")])
-        .arg(ROUNDS.to_string())
+        .arg(rounds.to_string())
         .args([m.ws("ws1"), m.ws("ws1"), view.join("ws1")]);
     let begin = Instant::now();
     let ended = run(command, Duration::from_secs(900));
     let said = ended.ok("what the owner did was not seen at once");
-    assert_eq!(said, format!("done {ROUNDS}"));
-    println!("{ROUNDS} rounds in {:.1?}", begin.elapsed());
+    assert_eq!(said, format!("done {rounds}"));
+    println!("{rounds} rounds in {:.1?}", begin.elapsed());
 }
 
 fn numbers_are_those_of_the_backing_file(flavor: Flavor) {

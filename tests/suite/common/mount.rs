@@ -340,14 +340,24 @@ impl Mount {
         is_panefs(pid).then_some(pid)
     }
 
-    /// Kills the daemon with -9, and waits until it is gone.
+    /// Kills the daemon with -9, and waits until nothing of it is left: also the threads that
+    /// end after the process counts as dead, and the descriptors that go with the last one.
     #[track_caller]
     pub fn kill9(&self) {
+        let pid = self.kill9_at_once();
+        let threads = PathBuf::from(format!("/proc/{pid}/task"));
+        eventually("the killed daemon is gone", Duration::from_secs(20), || {
+            let left = fs::read_dir(&threads).map_or(0, Iterator::count);
+            !is_panefs(pid) && left <= 1
+        });
+    }
+
+    /// Kills the daemon with -9 and looks no further; gives its process id.
+    #[track_caller]
+    pub fn kill9_at_once(&self) -> u32 {
         let pid = self.daemon().expect("STORE/lock names no living daemon");
         kill(Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL).unwrap();
-        eventually("the killed daemon is gone", Duration::from_secs(20), || {
-            !is_panefs(pid)
-        });
+        pid
     }
 
     /// What is mounted below the temporary directory.
@@ -586,6 +596,13 @@ impl Mount {
             .collect()
     }
 
+    /// The end of the daemon's log, for a test that failed.
+    fn log(&self) -> String {
+        let log = fs::read_to_string(self.store.join("panefs.log")).unwrap_or_default();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(40)..].join("\n")
+    }
+
     /// Takes everything down by force; gives what had to be.
     fn clear(&self) -> Vec<String> {
         let mut forced = Vec::new();
@@ -645,6 +662,7 @@ impl Drop for Mount {
         let failed = thread::panicking();
         self.hand.lock().take();
         if failed {
+            eprintln!("--- the daemon's log\n{}\n---", self.log());
             self.clear();
             return;
         }
