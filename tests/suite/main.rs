@@ -11,6 +11,7 @@ mod crash;
 mod first_session;
 mod handoff;
 mod harness_node;
+mod main_job;
 mod members;
 mod refusals;
 mod scale;

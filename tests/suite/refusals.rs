@@ -29,6 +29,18 @@ const CHANGES: &[(&str, &str)] = &[
         "sys_open(W + '/f', os.O_WRONLY | os.O_APPEND)",
     ),
     (
+        "open O_RDWR|O_NOFOLLOW",
+        "sys_open(W + '/f', os.O_RDWR | os.O_NOFOLLOW)",
+    ),
+    (
+        "open O_WRONLY|O_SYNC|O_NOATIME",
+        "sys_open(W + '/f', os.O_WRONLY | os.O_SYNC | os.O_NOATIME | os.O_NONBLOCK)",
+    ),
+    (
+        "create O_NOFOLLOW|O_DSYNC",
+        "sys_open(W + '/new', os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW | os.O_DSYNC)",
+    ),
+    (
         "open O_RDONLY|O_TRUNC",
         "sys_open(W + '/f', os.O_RDONLY | os.O_TRUNC)",
     ),
@@ -164,6 +176,19 @@ const ACROSS: &[(&str, &str)] = &[
 const READS: &[(&str, &str)] = &[
     ("read", "[read(W + '/f') == b'first', None][0] or 1 / 0"),
     ("read below", "read(W + '/d/g')"),
+    (
+        "open O_NOFOLLOW",
+        "sys_open(W + '/f', os.O_RDONLY | os.O_NOFOLLOW)",
+    ),
+    (
+        "open O_NONBLOCK|O_NOCTTY",
+        "sys_open(W + '/f', os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)",
+    ),
+    (
+        "open O_DIRECTORY|O_NOFOLLOW",
+        "sys_open(W + '/d', os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)",
+    ),
+    ("open O_PATH", "sys_open(W + '/f', os.O_PATH)"),
     (
         "pread",
         "fd = os.open(W + '/f', os.O_RDONLY)\n_ = os.pread(fd, 2, 1)\nos.close(fd)\nassert _ == b'ir', _",
