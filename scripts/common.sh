@@ -8,7 +8,7 @@ target=${CARGO_TARGET_DIR:-target}
 say() { printf '%s\n' "$*" >&2; }
 
 die() {
-  say "${0##*/}: $1"
+  say "$0: $1"
   [ $# -lt 2 ] || say "  try: $2"
   exit 1
 }

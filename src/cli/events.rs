@@ -101,7 +101,7 @@ mod tests {
         });
         assert_eq!(
             super::sentence(&event),
-            "2030-01-02T03:04:05.678Z  window.opened        title=\"fix login\" window=c1"
+            "2030-01-02T03:04:05.678Z  window.opened        window=c1 title=\"fix login\""
         );
     }
 }

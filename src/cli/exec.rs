@@ -165,7 +165,7 @@ fn directory(
 ) -> PathBuf {
     let top = workspace.unwrap_or(&mount.path);
     match (wanted, text(info, "cwd")) {
-        (Some(wanted), _) => top.join(wanted),
+        (Some(wanted), _) => locate::absolute(&top.join(wanted)),
         (None, Some(recorded)) => mount.path.join(recorded),
         (None, None) => top.to_owned(),
     }

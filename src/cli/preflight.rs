@@ -24,6 +24,7 @@ pub fn check(args: &mut MountArgs) -> Outcome {
     args.mountpoint = absolute(&args.mountpoint);
     device()?;
     apart(&args.store, &args.mountpoint)?;
+    outside(&args.store)?;
     clear_dead(&args.store)?;
     mountpoint(&args.store, &args.mountpoint)
 }
@@ -63,6 +64,28 @@ fn apart(store: &Path, point: &Path) -> Outcome {
         return say("the mountpoint", "the store");
     }
     Ok(())
+}
+
+/// The store must not lie in a mount of panefs: a daemon does not stay a member of the window that
+/// it was started in, and a guest can't write there.
+fn outside(store: &Path) -> Outcome {
+    let mounts = locate::entries()?;
+    // The longest path is the nearest; of several at one place the last one made is on top.
+    let around = mounts
+        .iter()
+        .filter(|entry| store.starts_with(&entry.point));
+    let nearest = around.max_by_key(|entry| entry.point.as_os_str().len());
+    match nearest.filter(|entry| entry.kind.starts_with(locate::MAIN)) {
+        None => Ok(()),
+        Some(mount) => Err(Failure::new(
+            format!(
+                "the store {} lies inside a panefs mount, {}",
+                store.display(),
+                mount.point.display()
+            ),
+            "Choose a directory outside, on a local disk.",
+        )),
+    }
 }
 
 /// What mounting needs of the system.

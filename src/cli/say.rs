@@ -62,13 +62,11 @@ fn allocated(reply: &Value, mount: &Mount) {
     } else {
         "has a workspace"
     };
-    eprintln!("{window} {made}. Only its members write there; to be one:");
-    eprintln!("  panefs enter {window}              a shell inside");
-    eprintln!("  panefs exec {window} -- COMMAND    one command inside");
-    eprintln!(
-        "  echo 0 > {procs} && cd {}    this shell",
-        quote(Path::new(&path))
-    );
+    eprintln!("{window} {made}. Only its members write there. To start one:");
+    eprintln!("  panefs enter {window}              # a shell inside");
+    eprintln!("  panefs exec {window} -- COMMAND    # one command inside");
+    eprintln!("To make this shell one:");
+    eprintln!("  echo 0 > {procs} && cd {}", quote(Path::new(&path)));
 }
 
 fn handed_off(reply: &Value, mount: &Mount) {
@@ -128,55 +126,19 @@ fn any(reply: &Value) {
     block(shown);
 }
 
-/// Fields that come first, in this order; the others follow by name.
-const ORDER: [&str; 30] = [
-    "window",
-    "workspace",
-    "ref",
-    "job",
-    "pid",
-    "tid",
-    "path",
-    "state",
-    "title",
-    "holder",
-    "chain",
-    "continues",
-    "continued_by",
-    "members",
-    "command",
-    "by",
-    "cwd",
-    "owner",
-    "bytes",
-    "files",
-    "definition",
-    "project",
-    "params",
-    "commands",
-    "started",
-    "ended",
-    "opened_at",
-    "created_at",
-    "released_at",
-    "ended_at",
-];
-
-fn ordered<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a str> {
-    let rank = |name: &str| {
-        ORDER
-            .iter()
-            .position(|known| *known == name)
-            .unwrap_or(ORDER.len())
-    };
-    let mut names: Vec<&str> = names.map(String::as_str).collect();
-    names.sort_by_key(|name| (rank(name), *name));
-    names.dedup();
-    names
+/// Every name once, in the order of the reply.
+fn once<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a str> {
+    let mut all: Vec<&str> = Vec::new();
+    for name in names {
+        if !all.contains(&name.as_str()) {
+            all.push(name);
+        }
+    }
+    all
 }
 
 fn block(item: &Map<String, Value>) {
-    let names = ordered(item.keys().filter(|name| *name != "ok"));
+    let names = once(item.keys().filter(|name| *name != "ok"));
     let wide = names.iter().map(|name| name.len()).max().unwrap_or(0);
     for name in names {
         let value = &item[name];
@@ -202,7 +164,7 @@ fn list(items: &[Value]) {
             .iter()
             .any(|o| !cell(o.get(*name).unwrap_or(&Value::Null)).is_empty())
     };
-    let mut names = ordered(objects.iter().flat_map(|o| o.keys()));
+    let mut names = once(objects.iter().flat_map(|o| o.keys()));
     names.retain(filled);
     let mut table = Table::new(names.iter().copied());
     for object in objects {
@@ -332,11 +294,5 @@ mod tests {
         ] {
             assert_eq!(cell(&value), text);
         }
-    }
-
-    #[test]
-    fn known_fields_lead() {
-        let names = ["zeta", "state", "alpha", "window"].map(String::from);
-        assert_eq!(ordered(names.iter()), ["window", "state", "alpha", "zeta"]);
     }
 }

@@ -180,9 +180,14 @@ pub fn detach(target: &Path) -> io::Result<()> {
 }
 
 /// Whether what is mounted here is a FUSE mount whose daemon has ended. Only statfs(2) always
-/// asks the daemon: attributes and listings may come from the kernel's memory.
+/// asks the daemon: attributes and listings may come from the kernel's memory. One that is ending
+/// at this moment counts: the answer comes once it has (ECONNABORTED).
 pub fn is_dead(target: &Path) -> bool {
-    nix::sys::statvfs::statvfs(target) == Err(nix::errno::Errno::ENOTCONN)
+    use nix::errno::Errno::{ECONNABORTED, ENOTCONN};
+    matches!(
+        nix::sys::statvfs::statvfs(target),
+        Err(ENOTCONN | ECONNABORTED)
+    )
 }
 
 /// A line of /proc/self/mountinfo.
