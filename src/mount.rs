@@ -191,11 +191,16 @@ impl Tree for Mounts {
                 ));
             }
         }
+        // Where nobody may write, the kernel itself refuses, with a read-only mount's errnos.
+        let options = match window {
+            None => vec!["ro".to_owned()],
+            Some(_) => Vec::new(),
+        };
         let how = FuseMount {
             subtype: VIEW_SUBTYPE,
             source: &self.source,
             allow_other: self.allow_other,
-            options: &[],
+            options: &options,
         };
         let failed = |error| Refusal::internal(format!("can't mount on {}", dir.display()), error);
         let device = mount(dir, &how).map_err(failed)?;

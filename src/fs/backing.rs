@@ -24,6 +24,9 @@ use crate::sys::file::{self, FileHandle};
 /// How many directory descriptors are kept open, at most.
 const CACHED_DIRECTORIES: usize = 256;
 
+/// How often a name may be replaced while it is looked at.
+pub const REPLACED_AT_MOST: usize = 64;
+
 /// Opens backing files.
 #[derive(Debug)]
 pub struct Backing {
@@ -82,12 +85,37 @@ impl Backing {
         Ok(stat)
     }
 
-    /// The handle of `name` in `dir`, where handles may be used.
-    pub fn handle_at(&self, dir: impl AsFd, name: &OsStr) -> Option<FileHandle> {
+    /// The attributes and the handle of one and the same file: `name` in `dir`.
+    ///
+    /// # Errors
+    /// As for [`Backing::stat_at`].
+    pub fn identify(
+        &self,
+        dir: &OwnedFd,
+        name: &OsStr,
+    ) -> io::Result<(libc::stat, Option<FileHandle>)> {
+        let mut stat = self.stat_at(dir, name)?;
+        if !self.by_handle {
+            return Ok((stat, None));
+        }
+        // Another mount of the tree may replace the name in between.
+        for _ in 0..REPLACED_AT_MOST {
+            let handle = file::name_to_handle(dir, name).ok();
+            let again = self.stat_at(dir, name)?;
+            if again.st_ino == stat.st_ino {
+                return Ok((again, handle));
+            }
+            stat = again;
+        }
+        Err(io::Error::from_raw_os_error(libc::EAGAIN))
+    }
+
+    /// The handle of what `fd` is open on, where handles may be used.
+    pub fn handle_of(&self, fd: &OwnedFd) -> Option<FileHandle> {
         if !self.by_handle {
             return None;
         }
-        file::name_to_handle(dir, name).ok()
+        file::name_to_handle(fd, OsStr::new("")).ok()
     }
 
     /// Opens the top of a workspace, never through a link.
@@ -197,19 +225,6 @@ impl Backing {
     pub fn open(&self, node: &Node, flags: i32) -> io::Result<OwnedFd> {
         file::reopen(self.locate(node)?, flags)
     }
-
-    /// Keeps a node's inode when its last known name is about to go, as long as the kernel
-    /// knows it.
-    pub fn pin(&self, node: &Node) {
-        match self.locate(node) {
-            Ok(fd) => {
-                let path = node.path();
-                *node.place.lock() = Place::Pinned(fd, path);
-            }
-            // It can't be found later either; the caller of a later operation gets ESTALE.
-            Err(error) => tracing::warn!(node = node.id, %error, "could not keep an inode"),
-        }
-    }
 }
 
 /// A node as the gate sees it: held open for writing, or perhaps mapped.
@@ -233,7 +248,7 @@ impl HeldFile for Held {
     fn is_quiet(&self) -> bool {
         let quiet = self
             .backing
-            .open(&self.node, libc::O_RDONLY | libc::O_NONBLOCK)
+            .open(&self.node, libc::O_RDONLY)
             .and_then(file::is_quiet);
         match quiet {
             Ok(quiet) => quiet,

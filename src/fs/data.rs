@@ -91,10 +91,15 @@ impl Fs {
         } else {
             None
         };
-        // O_NONBLOCK: a lease or a fifo behind the daemon's back must not hold the thread.
+        // What the kernel has acted on already, or does by itself, is not for the backing file;
+        // O_NOFOLLOW would refuse the way by which a descriptor is opened anew.
         let own = flags
-            & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_DIRECT | libc::O_APPEND)
-            | libc::O_NONBLOCK;
+            & !(libc::O_CREAT
+                | libc::O_EXCL
+                | libc::O_NOCTTY
+                | libc::O_NOFOLLOW
+                | libc::O_DIRECT
+                | libc::O_APPEND);
         let fd = {
             // Found with the daemon's rights, opened with the caller's.
             let at = self.backing.locate(&node)?;
@@ -200,7 +205,7 @@ impl Fs {
         if passthrough {
             // No writable descriptor is kept: it would hide whether the file is quiet.
             let reader = if writes {
-                file::reopen(&fd, libc::O_RDONLY | libc::O_NONBLOCK)?
+                file::reopen(&fd, libc::O_RDONLY)?
             } else {
                 fd.try_clone()?
             };
@@ -312,9 +317,7 @@ impl Fs {
             None
         };
         let writable = match &open.path {
-            DataPath::Passthrough(_) => {
-                Some(self.backing.open(node, libc::O_WRONLY | libc::O_NONBLOCK)?)
-            }
+            DataPath::Passthrough(_) => Some(self.backing.open(node, libc::O_WRONLY)?),
             DataPath::Cached(_) | DataPath::Direct(_) => None,
         };
         let fd = writable.as_ref().map_or(open.path.as_fd(), |fd| fd.as_fd());
@@ -390,7 +393,7 @@ impl Fs {
         let _without = self.without_set_id(request)?;
         let changed = match &open.path {
             DataPath::Passthrough(_) => {
-                let fd = self.backing.open(node, libc::O_RDWR | libc::O_NONBLOCK)?;
+                let fd = self.backing.open(node, libc::O_RDWR)?;
                 change(fd.as_fd())?
             }
             DataPath::Cached(fd) | DataPath::Direct(fd) => change(fd.as_fd())?,
@@ -477,7 +480,7 @@ impl Fs {
         let at = self.backing.locate(&node)?;
         {
             let start = admitted.as_ref().map(|a| a.start);
-            let fd = file::reopen(&*at, libc::O_RDONLY | libc::O_NONBLOCK)?;
+            let fd = file::reopen(&*at, libc::O_RDONLY)?;
             let _acting = self.act_as(request.asker, start)?;
             file::flags_ioctl(fd, command, &mut data)?;
         }

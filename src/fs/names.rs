@@ -12,12 +12,14 @@ use nix::unistd::{Gid, LinkatFlags, Uid, UnlinkatFlags};
 
 use super::access::Request;
 use super::attr::{Attr, Entry, Ttl};
+use super::backing::REPLACED_AT_MOST;
 use super::error::{Error, Result};
 use super::handle::{DataPath, Handle};
 use super::node::{Node, Place};
 use super::{Fs, data};
 use crate::gate::Gate;
 use crate::sys::creds::{self, Without};
+use crate::sys::file::FileHandle;
 use crate::sys::{dir, file, xattr};
 
 /// A time to set.
@@ -57,6 +59,14 @@ pub struct CreateHow {
     pub flags: i32,
 }
 
+/// The file under a name that is about to go.
+struct Victim {
+    fd: OwnedFd,
+    id: u64,
+    kind: u32,
+    links: u64,
+}
+
 fn time_spec(time: Option<NewTime>) -> TimeSpec {
     match time {
         None => TimeSpec::UTIME_OMIT,
@@ -71,46 +81,30 @@ fn child(parent: &Node, name: &OsStr) -> PathBuf {
 }
 
 impl Fs {
-    /// Counts a lookup of `name` in `dir`, whose attributes are `stat`.
+    /// Counts a lookup of a file with these attributes and this handle.
     pub(super) fn entry(
         &self,
         request: Request<'_>,
         gate: &Arc<Gate>,
-        dir: impl AsFd,
-        name: &OsStr,
         stat: &libc::stat,
+        handle: Option<FileHandle>,
         place: impl FnOnce() -> Place,
     ) -> (Arc<Node>, Entry) {
         let id = self.backing.nodeid(stat.st_ino);
         let kind = stat.st_mode & libc::S_IFMT;
-        // Asked for outside the table's lock, and only for a node that is new.
-        let handle = match self.nodes.get(id) {
-            Some(node) if node.kind == kind => None,
-            _ => self.backing.handle_at(dir, name),
-        };
-        let mut place = Some(place);
         let node = self
             .nodes
-            .look_up(request.mount.id, id, kind, |generation| Node {
-                id,
-                generation,
-                kind,
-                gate: Arc::clone(gate),
-                handle,
-                place: parking_lot::Mutex::new(
-                    place
-                        .take()
-                        .map_or(Place::Top(gate.workspace()), |place| place()),
-                ),
-                data: parking_lot::Mutex::default(),
+            .look_up(request.mount.id, id, kind, handle, |generation, handle| {
+                Node {
+                    id,
+                    generation,
+                    kind,
+                    gate: Arc::clone(gate),
+                    handle,
+                    place: parking_lot::Mutex::new(place()),
+                    data: parking_lot::Mutex::default(),
+                }
             });
-        // A pinned node was just seen under a name again.
-        if let Some(place) = place {
-            let mut last = node.place.lock();
-            if matches!(*last, Place::Pinned(..)) {
-                *last = place();
-            }
-        }
         let entry = self.entry_of(request, &node, stat);
         (node, entry)
     }
@@ -145,10 +139,22 @@ impl Fs {
         dir: &OwnedFd,
         name: &OsStr,
     ) -> Result<(Arc<Node>, Entry)> {
-        let stat = self.backing.stat_at(dir, name)?;
-        Ok(self.entry(request, &parent.gate, dir, name, &stat, || {
-            Place::Named(Arc::clone(parent), name.to_owned())
-        }))
+        // Whoever removes the name meanwhile keeps the inode only if the node is known by then: so
+        // the name must still be there once it is.
+        for _ in 0..REPLACED_AT_MOST {
+            let (stat, handle) = self.backing.identify(dir, name)?;
+            let place = || Place::Named(Arc::clone(parent), name.to_owned());
+            let (node, entry) = self.entry(request, &parent.gate, &stat, handle, place);
+            match self.backing.stat_at(dir, name) {
+                Ok(again) if again.st_ino == stat.st_ino => return Ok((node, entry)),
+                Ok(_) => self.nodes.forget(request.mount.id, node.id, 1),
+                Err(error) => {
+                    self.nodes.forget(request.mount.id, node.id, 1);
+                    return Err(error.into());
+                }
+            }
+        }
+        Err(Error(libc::EAGAIN))
     }
 
     /// Looks up a name in a directory of a workspace.
@@ -167,17 +173,13 @@ impl Fs {
     /// ENOENT where the tree has none of that name; EIO where its directory is gone.
     pub fn lookup_top(&self, request: Request<'_>, gate: &Arc<Gate>) -> Result<Entry> {
         let id = gate.workspace();
-        let name = id.to_string();
         let top = self.backing.open_top(id).map_err(|error| {
             tracing::error!(workspace = %id, %error, "a workspace's directory can't be opened");
             Error(libc::EIO)
         })?;
         let stat = file::stat(&top)?;
-        let workspaces = self.backing.workspaces();
-        let (_, mut entry) =
-            self.entry(request, gate, workspaces, OsStr::new(&name), &stat, || {
-                Place::Top(id)
-            });
+        let handle = self.backing.handle_of(&top);
+        let (_, mut entry) = self.entry(request, gate, &stat, handle, || Place::Top(id));
         // Mounts on a top and Landlock rules hang on its dentry: it is never looked up anew by
         // MNT while it exists.
         if !request.mount.is_view() {
@@ -286,9 +288,7 @@ impl Fs {
         let _without = self.without_set_id(request)?;
         match &open.path {
             DataPath::Passthrough(_) => {
-                let writable = self
-                    .backing
-                    .open(&open.node, libc::O_WRONLY | libc::O_NONBLOCK)?;
+                let writable = self.backing.open(&open.node, libc::O_WRONLY)?;
                 nix::unistd::ftruncate(writable, size)?;
             }
             DataPath::Cached(fd) | DataPath::Direct(fd) => nix::unistd::ftruncate(fd, size)?,
@@ -507,19 +507,36 @@ impl Fs {
         Ok(entry)
     }
 
-    /// A node that the kernel knows under this name, if it does.
-    fn known_at(&self, dir: &OwnedFd, name: &OsStr) -> Option<(Arc<Node>, libc::stat)> {
-        let stat = self.backing.stat_at(dir, name).ok()?;
-        let node = self.nodes.get(self.backing.nodeid(stat.st_ino))?;
-        Some((node, stat))
+    /// The file under a name that is about to go; none where there is no such name.
+    fn victim(&self, dir: &OwnedFd, name: &OsStr) -> Option<Victim> {
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let fd = nix::fcntl::openat(dir, name, flags, Mode::empty()).ok()?;
+        let stat = file::stat(&fd).ok()?;
+        Some(Victim {
+            id: self.backing.nodeid(stat.st_ino),
+            kind: stat.st_mode & libc::S_IFMT,
+            links: stat.st_nlink,
+            fd,
+        })
     }
 
-    /// The name is about to go from a node that the kernel may still use.
-    fn lose_name(&self, known: Option<&(Arc<Node>, libc::stat)>, parent: &Node, name: &OsStr) {
-        if let Some((node, stat)) = known
-            && (node.is_directory() || stat.st_nlink <= 1 || node.is_at(parent, name))
-        {
-            self.backing.pin(node);
+    /// The name has gone from a node that the kernel may still use: the descriptor keeps the
+    /// inode, and so its number, until the kernel forgets it. Whoever looked the name up at the
+    /// same time finds it gone after having made the node known, and looks again.
+    fn lost_name(&self, victim: Victim, parent: &Node, name: &OsStr) {
+        let Some(node) = self.nodes.get(victim.id) else {
+            return;
+        };
+        if node.kind != victim.kind {
+            return;
+        }
+        let last = node.is_directory() || victim.links <= 1;
+        if last || (node.handle.is_none() && node.is_at(parent, name)) {
+            let path = node.path();
+            *node.place.lock() = Place::Pinned(Arc::new(victim.fd), path);
+        }
+        if node.is_directory() {
+            self.backing.let_go(node.id);
         }
     }
 
@@ -533,27 +550,18 @@ impl Fs {
         let parent = self.node(parent)?;
         let admitted = self.admit(request, &parent.gate, || child(&parent, name))?;
         let dir = self.backing.locate(&parent)?;
-        let known = self.known_at(&dir, name);
-        let place = known.as_ref().map(|(node, _)| node.place.lock().clone());
-        self.lose_name(known.as_ref(), &parent, name);
-        let removed = {
+        let victim = self.victim(&dir, name);
+        {
             let _acting = self.act_as(request.asker, Some(admitted.start))?;
-            nix::unistd::unlinkat(&*dir, name, flag)
-        };
-        match (removed, &known) {
-            (Ok(()), Some((node, _))) if node.is_directory() => self.backing.let_go(node.id),
-            (Ok(()), _) => {}
-            (Err(errno), known) => {
-                // The name stays, and so does the place where the node was seen.
-                if let (Some((node, _)), Some(place)) = (known, place) {
-                    *node.place.lock() = place;
-                }
-                return Err(errno.into());
-            }
+            nix::unistd::unlinkat(&*dir, name, flag)?;
+        }
+        let id = victim.as_ref().map(|victim| victim.id);
+        if let Some(victim) = victim {
+            self.lost_name(victim, &parent, name);
         }
         drop(admitted);
-        if let Some((node, _)) = known {
-            self.followed_by_main(request, &[(node.id, None)]);
+        if let Some(id) = id {
+            self.followed_by_main(request, &[(id, None)]);
         }
         self.name_followed_by_main(request, parent.id, name);
         Ok(())
@@ -598,40 +606,32 @@ impl Fs {
         })?;
         let from_dir = self.backing.locate(&from_parent)?;
         let to_dir = self.backing.locate(&to_parent)?;
-        let source = self.known_at(&from_dir, from_name);
-        let target = self.known_at(&to_dir, to_name);
-        let target_place = target.as_ref().map(|(node, _)| node.place.lock().clone());
-        let same = matches!((&source, &target), (Some(s), Some(t)) if s.0.id == t.0.id);
-        if !exchange && !same {
-            self.lose_name(target.as_ref(), &to_parent, to_name);
-        }
-        let renamed = {
+        let source = self.victim(&from_dir, from_name);
+        let target = self.victim(&to_dir, to_name);
+        {
             let _acting = self.act_as(request.asker, Some(admitted.start))?;
-            nix::fcntl::renameat2(&*from_dir, from_name, &*to_dir, to_name, flags)
-        };
-        if let Err(errno) = renamed {
-            if let (Some((node, _)), Some(place)) = (&target, target_place) {
-                *node.place.lock() = place;
-            }
-            return Err(errno.into());
+            nix::fcntl::renameat2(&*from_dir, from_name, &*to_dir, to_name, flags)?;
         }
+        let ids = [&source, &target].map(|file| file.as_ref().map(|file| file.id));
         // Renaming one name of an inode over another one of it changes nothing.
-        if !same {
-            if let Some((node, _)) = &source {
+        if ids[0] != ids[1] {
+            if let Some(node) = source.and_then(|source| self.nodes.get(source.id)) {
                 *node.place.lock() = Place::Named(Arc::clone(&to_parent), to_name.to_owned());
             }
-            match &target {
-                Some((node, _)) if exchange => {
-                    *node.place.lock() =
-                        Place::Named(Arc::clone(&from_parent), from_name.to_owned());
+            match target {
+                Some(target) if exchange => {
+                    if let Some(node) = self.nodes.get(target.id) {
+                        *node.place.lock() =
+                            Place::Named(Arc::clone(&from_parent), from_name.to_owned());
+                    }
                 }
-                Some((node, _)) if node.is_directory() => self.backing.let_go(node.id),
-                _ => {}
+                Some(target) => self.lost_name(target, &to_parent, to_name),
+                None => {}
             }
         }
         drop(admitted);
-        for (node, _) in source.iter().chain(&target) {
-            self.followed_by_main(request, &[(node.id, None)]);
+        for id in ids.into_iter().flatten() {
+            self.followed_by_main(request, &[(id, None)]);
         }
         self.name_followed_by_main(request, from_parent.id, from_name);
         self.name_followed_by_main(request, to_parent.id, to_name);
@@ -856,7 +856,8 @@ impl Fs {
         if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
             return Err(Error(libc::EEXIST));
         }
-        let (node, mut entry) = self.entry(request, &parent.gate, &*dir, name, &stat, || {
+        let handle = self.backing.handle_of(&fd);
+        let (node, mut entry) = self.entry(request, &parent.gate, &stat, handle, || {
             Place::Named(Arc::clone(&parent), name.to_owned())
         });
         let opened = self.opened(request, &node, flags, fd, Some(&admitted), register);

@@ -210,27 +210,31 @@ impl Nodes {
     }
 
     /// Counts one lookup of a node by a mount, and gives it. Where the number is new, or names
-    /// another kind of file than before, `make` makes the node of that generation.
+    /// another file than before, `make` makes the node of that generation: a new generation has
+    /// the kernel give up what it knew under the number.
     pub fn look_up(
         &self,
         mount: MountId,
         id: u64,
         kind: u32,
-        make: impl FnOnce(u64) -> Node,
+        handle: Option<FileHandle>,
+        make: impl FnOnce(u64, Option<FileHandle>) -> Node,
     ) -> Arc<Node> {
         let mut shard = self.shard(id).lock();
         let slot = match shard.entry(id) {
             std::collections::hash_map::Entry::Occupied(entry) => {
                 let slot = entry.into_mut();
-                if slot.node.kind != kind {
-                    slot.node = Arc::new(make(slot.node.generation + 1));
+                let known = &slot.node;
+                let recycled = known.handle.is_some() && handle.is_some() && known.handle != handle;
+                if known.kind != kind || recycled {
+                    slot.node = Arc::new(make(known.generation + 1, handle));
                 }
                 slot
             }
             std::collections::hash_map::Entry::Vacant(entry) => {
                 self.known.fetch_add(1, Ordering::Relaxed);
                 entry.insert(Slot {
-                    node: Arc::new(make(0)),
+                    node: Arc::new(make(0, handle)),
                     main: 0,
                     views: Vec::new(),
                 })

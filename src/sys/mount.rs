@@ -37,6 +37,7 @@ impl FuseMount<'_> {
                 "suid" => (false, MsFlags::MS_NOSUID),
                 "nodev" => (true, MsFlags::MS_NODEV),
                 "dev" => (false, MsFlags::MS_NODEV),
+                "ro" => (true, MsFlags::MS_RDONLY),
                 "noexec" => (true, MsFlags::MS_NOEXEC),
                 "exec" => (false, MsFlags::MS_NOEXEC),
                 "noatime" => (true, MsFlags::MS_NOATIME),
@@ -98,7 +99,7 @@ fn mount_as_user(target: &Path, how: &FuseMount<'_>) -> io::Result<OwnedFd> {
     )?;
     let source = how.source.replace('\\', "\\\\").replace(',', "\\,");
     let mut options = format!("fsname={source},subtype={}", how.subtype);
-    for option in ["noexec", "noatime", "nodiratime", "sync", "dirsync"] {
+    for option in ["ro", "noexec", "noatime", "nodiratime", "sync", "dirsync"] {
         if how.options.iter().any(|wanted| wanted == option) {
             options.push(',');
             options.push_str(option);
