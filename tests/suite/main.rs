@@ -17,3 +17,4 @@ mod members;
 mod refusals;
 mod scale;
 mod scenarios;
+mod users;
