@@ -9,6 +9,7 @@ flavors! {
     numbers_are_those_of_the_backing_file: passthrough, cached;
     refresh_reads_the_store_again: passthrough, cached;
     a_growing_log_is_followed: passthrough, cached;
+    usage_is_what_is_there: passthrough, ordinary;
 }
 
 /// Rounds of seven changes each.
@@ -103,4 +104,24 @@ fn a_growing_log_is_followed(flavor: Flavor) {
     m.ctl("allocate c10");
     other.ok("while read -r -t 30 line <&5; do case $line in *c10*) break;; esac; done; [[ $line == *c10* ]]");
     other.ok("kill $tail");
+}
+
+fn usage_is_what_is_there(flavor: Flavor) {
+    let m = Mount::new(flavor);
+    m.allocate(&["c1"]);
+    let script = "cd $MNT/ws1 && mkdir a && seq 10000 > a/f && ln a/f a/g && ln -s f a/l && truncate -s 10M a/hole";
+    m.as_member("c1", script).ok("lay the ground");
+    // Blocks × 512 once per inode, and inodes, directories included.
+    let truth =
+        "find $MNT/ws1 -printf '%i %b\\n' | sort -u | awk '{ b += $2 * 512 } END { print b, NR }'";
+    let truth = m.as_guest(truth);
+    let truth = truth.ok("find").to_owned();
+    crate::common::eventually("show says what is used", Duration::from_secs(30), || {
+        let shown = m.show("ws1");
+        format!("{} {}", shown["bytes"]["used"], shown["files"]["used"]) == truth
+    });
+    let quota = m.ctl("quota c1");
+    let used = format!("{} {}", quota["bytes"]["used"], quota["files"]["used"]);
+    assert_eq!(used, truth, "{quota}");
+    assert_eq!(quota["bytes"]["limit"], serde_json::Value::Null, "{quota}");
 }

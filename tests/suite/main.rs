@@ -6,6 +6,7 @@
 mod common;
 
 mod bad_input;
+mod cases;
 mod coherence;
 mod crash;
 mod first_session;
@@ -16,3 +17,4 @@ mod members;
 mod refusals;
 mod scale;
 mod scenarios;
+mod users;
