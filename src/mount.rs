@@ -458,6 +458,7 @@ impl Daemon {
             }
         });
         tracing::info!("ending");
+        end_anyway();
         control.stop();
         write_back(&mountpoint);
         mounts.detach_all();
@@ -499,6 +500,16 @@ fn gone_from(mountpoint: &Path) -> tokio::sync::oneshot::Receiver<()> {
         None => tracing::warn!("the mount isn't in the mount table"),
     }
     gone
+}
+
+/// Whatever hangs, a disk or fusermount3: the daemon that was asked to end ends. The kernel then
+/// answers what is left with ENOTCONN.
+fn end_anyway() {
+    std::thread::spawn(|| {
+        std::thread::sleep(LAST_CALLS * 4);
+        tracing::error!("ended without waiting any longer for requests under way");
+        std::process::exit(1);
+    });
 }
 
 /// Has the kernel write the dirty pages of mappings, but not for longer than is fitting.

@@ -218,7 +218,7 @@ mod tests {
         all.extend(WindowEntry::LISTED.map(|(entry, _)| Synthetic::Window(c7, entry)));
         for entry in &all {
             assert_eq!(Synthetic::from_nodeid(entry.nodeid()), Some(*entry));
-            assert!(entry.ino() >= 1 << 52 && entry.ino() < 1 << 53, "{entry:?}");
+            assert!((1 << 52..1 << 53).contains(&entry.ino()), "{entry:?}");
         }
         let mut numbers: Vec<_> = all.iter().map(|e| e.ino()).collect();
         numbers.sort_unstable();
@@ -233,7 +233,7 @@ mod tests {
         let far = numbers.nodeid(u64::MAX);
         assert_eq!(numbers.nodeid(u64::MAX), far);
         assert_ne!(numbers.nodeid(1), far);
-        assert!(far >= 1 << 52 && far < 1 << 53);
+        assert!((1 << 52..1 << 53).contains(&far));
         assert_eq!(Synthetic::from_nodeid(far), None);
     }
 }
