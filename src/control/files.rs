@@ -97,7 +97,9 @@ impl Control {
                 let members = self.members.members_of(id);
                 self.world(|world| {
                     let window = world.window(id);
-                    window.map(|window| json_line(WindowItem::new(window, &members)))
+                    window.map(|window| {
+                        json_line(WindowItem::new(window, &members, &self.options.mount))
+                    })
                 })
                 .unwrap_or_default()
             }

@@ -1,5 +1,7 @@
 //! Windows, workspaces and members as readers get them.
 
+use std::path::Path;
+
 use serde::Serialize;
 use serde_json::Value;
 
@@ -27,8 +29,11 @@ pub struct WindowItem {
 }
 
 impl WindowItem {
-    /// A window with its processes; threads that were bound apart go by their own ids.
-    pub fn new(window: &Window, members: &[Member]) -> Self {
+    /// A window with its processes; threads that were bound apart go by their own ids. Its working
+    /// directory is its workspace's top until it is changed.
+    pub fn new(window: &Window, members: &[Member], mount: &Path) -> Self {
+        let cwd = window.cwd.clone();
+        let cwd = cwd.or_else(|| window.workspace.map(|workspace| workspace.to_string()));
         Self {
             window: window.id,
             workspace: window.workspace,
@@ -36,7 +41,7 @@ impl WindowItem {
             continues: window.continues,
             continued_by: window.continued_by,
             title: window.title.clone(),
-            cwd: window.cwd.clone(),
+            cwd: cwd.map(|cwd| mount.join(cwd).display().to_string()),
             owner: window.owner,
             members: ids(members),
             opened_at: window.opened_at,

@@ -69,7 +69,8 @@ impl Control {
             Shown::Window(id) => {
                 let members = self.members.members_of(id);
                 self.world(|world| {
-                    let item = WindowItem::new(world.find_window(id)?, &members);
+                    let item =
+                        WindowItem::new(world.find_window(id)?, &members, &self.options.mount);
                     Ok(Reply::ok().with("item", item))
                 })
             }
@@ -108,7 +109,7 @@ impl Control {
             let windows = world.windows();
             windows
                 .filter(|window| state.is_none_or(|state| window.state == state))
-                .map(|window| WindowItem::new(window, members_of(window.id)))
+                .map(|window| WindowItem::new(window, members_of(window.id), &self.options.mount))
                 .collect()
         })
     }
@@ -157,8 +158,15 @@ impl Control {
             .filter_map(|binding| Some((binding.window?, binding.id)))
             .collect();
         sessions.sort_unstable();
-        let item = |(window, pid): (WindowId, u32)| json!({"window": window, "pid": pid});
-        sessions.into_iter().map(item).collect()
+        let item = |(window, pid): (WindowId, u32)| json!({"kind": "exec", "window": window, "pid": pid, "dir": null});
+        let mut items: Vec<_> = sessions.into_iter().map(item).collect();
+        self.tree(|tree| {
+            let views = tree.views().into_iter();
+            items.extend(views.map(|(dir, window)| {
+                json!({"kind": "view", "window": window, "pid": null, "dir": dir.display().to_string()})
+            }));
+        });
+        items
     }
 
     /// A window cancels its own jobs only.
