@@ -1,14 +1,18 @@
 //! The filesystem itself: the tree, its nodes and handles, and the gate before every change.
 //! It knows nothing of FUSE's wire; errors are errnos, and replies are plain values.
 //!
-//! `tree` is the synthetic part, `names` and `data` the operations on backing files.
+//! `tree` is the synthetic part; `lookup`, `attributes`, `directory`, `names` and `data` are the
+//! operations on backing files.
 
 mod access;
 mod attr;
+mod attributes;
 mod backing;
 mod data;
+mod directory;
 mod error;
 mod handle;
+mod lookup;
 mod names;
 mod node;
 mod nodeid;
@@ -24,10 +28,11 @@ use std::sync::{Arc, OnceLock, Weak};
 
 pub use access::{Asker, Mount, Request};
 pub use attr::{Attr, Entry, Ttl};
+pub use attributes::{AttrChange, NewTime};
 pub use data::{Opened, Reached, WriteHow};
 pub use error::{Error, Result};
 pub use handle::Handle;
-pub use names::{AttrChange, CreateHow, NewTime};
+pub use names::CreateHow;
 pub use node::{MountId, Node};
 pub use nodeid::{Numbers, ROOT, Synthetic, WindowEntry};
 pub use operation::{Effect, Operation};
