@@ -198,11 +198,14 @@ fn idle_windows_take_little_memory(flavor: Flavor) {
     let m = Mount::alone(flavor);
     let begin = memory(&m);
     allocate(&m, 1, 4000);
-    // What a mount needs once (the registry's page cache, say) is there by now; a thousand more
+    // What a mount needs once (the registry's page cache, say) is there by now; four thousand more
     // show what a window takes.
     let begun = memory(&m);
-    allocate(&m, 4001, 5000);
-    let more = memory(&m).saturating_sub(begun);
-    println!("KiB: {begin} empty, {begun} with 4,000 windows, {more} more with 5,000");
-    assert!(more < 1024, "1,000 idle windows take {more} KiB");
+    allocate(&m, 4001, 8000);
+    let more = memory(&m).saturating_sub(begun) / 4;
+    println!(
+        "KiB: {begin} empty, {begun} with 4,000 windows, {more} more for each thousand after that"
+    );
+    // 1 MiB, and a tenth for the allocator's ways.
+    assert!(more < 1024 * 11 / 10, "1,000 idle windows take {more} KiB");
 }
