@@ -6,7 +6,6 @@
 mod common;
 
 mod bad_input;
-mod cases;
 mod coherence;
 mod crash;
 mod first_session;
