@@ -6,13 +6,16 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::Scope;
 
-/// How many reply lines wait for a reader; beyond, the oldest are dropped.
-const WAITING: usize = 1024;
+/// How many reply lines wait for a reader; beyond, no command is taken until some are read. More
+/// than one write can have commands.
+const WAITING: usize = 64 * 1024;
 
 /// One open control file.
 #[derive(Debug)]
 pub struct Channel {
     scope: Scope,
+    /// Whether anybody can read the replies.
+    readable: bool,
     /// Held over a whole write, so that writes to one open file never mix. Locked before `lines`.
     turn: Mutex<()>,
     lines: Mutex<Lines>,
@@ -26,10 +29,12 @@ struct Lines {
 }
 
 impl Channel {
-    /// A channel of the root's or of a window's control file, with nothing to read.
-    pub fn new(scope: Scope) -> Self {
+    /// A channel of the root's or of a window's control file, with nothing to read. What was
+    /// opened for writing alone isn't `readable`, and keeps no replies.
+    pub fn new(scope: Scope, readable: bool) -> Self {
         Self {
             scope,
+            readable,
             turn: Mutex::default(),
             lines: Mutex::default(),
         }
@@ -47,12 +52,14 @@ impl Channel {
 
     /// Queues a reply line.
     pub(super) fn push(&self, line: String) {
-        let mut lines = self.lines.lock();
-        if lines.waiting.len() == WAITING {
-            lines.waiting.pop_front();
-            lines.read = 0;
+        if self.readable {
+            self.lines.lock().waiting.push_back(line);
         }
-        lines.waiting.push_back(line);
+    }
+
+    /// Whether so many replies wait that no command is taken.
+    pub(super) fn is_full(&self) -> bool {
+        self.lines.lock().waiting.len() >= WAITING
     }
 
     /// At most `len` bytes of what is left of one line; nothing where no line waits.
@@ -80,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_read_ends_with_its_line() {
-        let channel = Channel::new(Scope::Root);
+        let channel = Channel::new(Scope::Root, true);
         assert!(channel.read(10).is_empty());
         channel.push("first\n".into());
         channel.push("second\n".into());
@@ -92,11 +99,17 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_lines_are_dropped() {
-        let channel = Channel::new(Scope::Root);
-        for n in 0..WAITING + 2 {
+    fn replies_wait_until_they_are_read() {
+        let channel = Channel::new(Scope::Root, true);
+        for n in 0..WAITING {
+            assert!(!channel.is_full());
             channel.push(format!("{n}\n"));
         }
-        assert_eq!(channel.read(100), b"2\n");
+        assert!(channel.is_full());
+        assert_eq!(channel.read(100), b"0\n");
+        assert!(!channel.is_full());
+        let deaf = Channel::new(Scope::Root, false);
+        deaf.push("nobody reads it\n".into());
+        assert_eq!(deaf.read(100), b"");
     }
 }

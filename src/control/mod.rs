@@ -265,8 +265,8 @@ impl Control {
     }
 
     /// A channel for one open control file.
-    pub fn open_channel(&self, scope: Scope) -> Arc<Channel> {
-        Arc::new(Channel::new(scope))
+    pub fn open_channel(&self, scope: Scope, readable: bool) -> Arc<Channel> {
+        Arc::new(Channel::new(scope, readable))
     }
 
     /// Runs the commands of one write in order, and returns how many bytes were taken: all, or
@@ -287,6 +287,14 @@ impl Control {
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
             if taken > 0 && began.elapsed() > ENOUGH {
                 break;
+            }
+            if channel.is_full() {
+                // Each command gives a line: it has to wait until there is room for its own.
+                return if taken > 0 {
+                    Ok(taken)
+                } else {
+                    Err(libc::EAGAIN)
+                };
             }
             let (verb, outcome) = self.run_line(asker, caller, line);
             match outcome {

@@ -114,7 +114,7 @@ impl House {
     }
 
     fn write(&self, scope: Scope, caller: &Caller, text: &str) -> (Result<usize, i32>, Vec<Value>) {
-        let channel = self.control.open_channel(scope);
+        let channel = self.control.open_channel(scope, true);
         let written = self.control.write(&channel, caller, text.as_bytes());
         let lines = std::iter::from_fn(|| {
             let line = self.control.read(&channel, WRITE_LIMIT * 100);
@@ -306,7 +306,7 @@ fn allocate_answers_the_same_again() {
 #[test]
 fn replies_begin_with_ok() {
     let house = House::new();
-    let channel = house.control.open_channel(Scope::Root);
+    let channel = house.control.open_channel(Scope::Root, true);
     house
         .control
         .write(&channel, &guest(), b"allocate\nnonsense")
@@ -385,7 +385,7 @@ fn every_refusal_has_its_errno_and_rule() {
 
     let long = "x".repeat(WRITE_LIMIT + 1);
     assert_eq!(house.refused(&long).1, "line.too_long");
-    let channel = house.control.open_channel(Scope::Root);
+    let channel = house.control.open_channel(Scope::Root, true);
     assert_eq!(
         house.control.write(&channel, &guest(), b"\xff\xfe\x00"),
         Err(libc::EINVAL)

@@ -38,6 +38,22 @@ pub struct Backing {
     directories: Mutex<HashMap<u64, Arc<OwnedFd>>>,
 }
 
+/// What is to be found under a name.
+#[derive(Debug, Clone, Copy)]
+struct Wanted {
+    id: u64,
+    kind: u32,
+}
+
+impl Wanted {
+    fn of(node: &Node) -> Self {
+        Self {
+            id: node.id,
+            kind: node.kind,
+        }
+    }
+}
+
 fn stale() -> io::Error {
     io::Error::from_raw_os_error(libc::ESTALE)
 }
@@ -139,44 +155,69 @@ impl Backing {
     /// # Errors
     /// ESTALE where it can't be found any more; those of open(2).
     pub fn locate(&self, node: &Node) -> io::Result<Arc<OwnedFd>> {
-        if node.is_directory()
-            && let Some(fd) = self.directories.lock().get(&node.id)
-        {
-            return Ok(Arc::clone(fd));
-        }
-        let place = node.place.lock().clone();
-        let fd = match (&node.handle, place) {
-            (_, Place::Pinned(fd, _)) => return Ok(fd),
-            (Some(handle), _) => file::open_by_handle(self.workspaces(), handle, libc::O_PATH)?,
-            (None, Place::Top(id)) => self.verified(node, self.open_top(id)?)?,
-            (None, Place::Named(parent, name)) => {
-                let parent = self.locate(&parent)?;
-                let fd = nix::fcntl::openat(
-                    parent,
-                    &*name,
-                    OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC,
-                    Mode::empty(),
-                )?;
-                self.verified(node, fd)?
+        // Up to what is at hand, then down one component at a time. Not by recursion: a directory
+        // may be thousands deep.
+        let mut way: Vec<(Arc<Node>, Box<OsStr>, Wanted)> = Vec::new();
+        let mut wanted = Wanted::of(node);
+        let mut place = node.place.lock().clone();
+        let mut handle = None;
+        if let (Some(known), false) = (&node.handle, matches!(place, Place::Pinned(..))) {
+            if let Some(fd) = self.remembered(wanted) {
+                return Ok(fd);
             }
+            let fd = file::open_by_handle(self.workspaces(), known, libc::O_PATH)?;
+            return Ok(self.remember(wanted, fd));
+        }
+        let mut fd = loop {
+            if let Some(fd) = self.remembered(wanted) {
+                break fd;
+            }
+            let fd = match (handle, place) {
+                (_, Place::Pinned(fd, _)) => break fd,
+                (Some(handle), _) => {
+                    file::open_by_handle(self.workspaces(), &handle, libc::O_PATH)?
+                }
+                (None, Place::Top(id)) => self.verified(wanted, self.open_top(id)?)?,
+                (None, Place::Named(parent, name)) => {
+                    place = parent.place.lock().clone();
+                    handle = parent.handle.clone();
+                    let below = std::mem::replace(&mut wanted, Wanted::of(&parent));
+                    way.push((parent, name, below));
+                    continue;
+                }
+            };
+            break self.remember(wanted, fd);
         };
-        let fd = Arc::new(fd);
-        if node.is_directory() {
-            self.remember(node.id, &fd);
+        while let Some((_, name, wanted)) = way.pop() {
+            let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+            let found = nix::fcntl::openat(&*fd, &*name, flags, Mode::empty())?;
+            fd = self.remember(wanted, self.verified(wanted, found)?);
         }
         Ok(fd)
     }
 
-    fn verified(&self, node: &Node, fd: OwnedFd) -> io::Result<OwnedFd> {
+    fn verified(&self, wanted: Wanted, fd: OwnedFd) -> io::Result<OwnedFd> {
         let stat = file::stat(&fd)?;
         let same = stat.st_dev == self.device
-            && self.nodeid(stat.st_ino) == node.id
-            && stat.st_mode & libc::S_IFMT == node.kind;
+            && self.nodeid(stat.st_ino) == wanted.id
+            && stat.st_mode & libc::S_IFMT == wanted.kind;
         if same { Ok(fd) } else { Err(stale()) }
     }
 
-    /// The descriptor keeps the inode, so the number can't come to name another one meanwhile.
-    fn remember(&self, id: u64, fd: &Arc<OwnedFd>) {
+    fn remembered(&self, wanted: Wanted) -> Option<Arc<OwnedFd>> {
+        if wanted.kind != libc::S_IFDIR {
+            return None;
+        }
+        self.directories.lock().get(&wanted.id).map(Arc::clone)
+    }
+
+    /// Keeps a directory's descriptor at hand. It keeps the inode, so the number can't come to
+    /// name another one meanwhile.
+    fn remember(&self, wanted: Wanted, fd: OwnedFd) -> Arc<OwnedFd> {
+        let fd = Arc::new(fd);
+        if wanted.kind != libc::S_IFDIR {
+            return fd;
+        }
         let mut directories = self.directories.lock();
         if directories.len() >= CACHED_DIRECTORIES {
             let dropped: Vec<u64> = directories
@@ -186,7 +227,8 @@ impl Backing {
                 .collect();
             directories.retain(|id, _| !dropped.contains(id));
         }
-        directories.insert(id, Arc::clone(fd));
+        directories.insert(wanted.id, Arc::clone(&fd));
+        fd
     }
 
     /// Lets go of a directory's descriptor: it was removed, or must be looked up anew.
@@ -205,7 +247,8 @@ impl Backing {
     /// As for [`Backing::locate`].
     pub fn stat(&self, node: &Node) -> io::Result<libc::stat> {
         // One call instead of three where the directory that it was seen in is at hand.
-        if let Place::Named(parent, name) = node.place.lock().clone() {
+        let place = node.place.lock().clone();
+        if let Place::Named(parent, name) = place {
             let parent = self.directories.lock().get(&parent.id).cloned();
             if let Some(parent) = parent
                 && let Ok(stat) = self.stat_at(parent, &name)

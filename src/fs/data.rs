@@ -479,6 +479,10 @@ impl Fs {
         let mut data = [0; 64];
         let length = input.len().min(data.len());
         data[..length].copy_from_slice(&input[..length]);
+        if *changes && matches!(*node.place.lock(), super::node::Place::Top(_)) {
+            // An immutable top could not be reclaimed.
+            return Err(Error(libc::EPERM));
+        }
         let admitted = if *changes {
             Some(self.admit(request, &node.gate, || node.path())?)
         } else {

@@ -22,7 +22,7 @@ impl Fs {
         gate: &Arc<Gate>,
         stat: &libc::stat,
         handle: Option<FileHandle>,
-        place: impl FnOnce() -> Place,
+        place: impl Fn() -> Place,
     ) -> (Arc<Node>, Entry) {
         let id = self.backing.nodeid(stat.st_ino);
         let kind = stat.st_mode & libc::S_IFMT;
@@ -39,6 +39,14 @@ impl Fs {
                     data: parking_lot::Mutex::default(),
                 }
             });
+        if node.handle.is_none() {
+            // By which name it was asked for last is by which it can be reached: another link's
+            // directory may be closed. One that is being renamed or removed stays held.
+            let mut last = node.place.lock();
+            if matches!(*last, Place::Named(..)) {
+                *last = place();
+            }
+        }
         let entry = self.entry_of(request, &node, stat);
         (node, entry)
     }

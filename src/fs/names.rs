@@ -183,8 +183,10 @@ impl Fs {
         let fd = {
             let _acting = self.act_as(request.asker, Some(admitted.start))?;
             // O_NONBLOCK: a fifo that appeared under the name meanwhile must not hold the thread.
-            let flags =
-                flags & !libc::O_DIRECT | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+            let flags = flags & !(libc::O_DIRECT | libc::O_APPEND)
+                | libc::O_CREAT
+                | libc::O_NOFOLLOW
+                | libc::O_NONBLOCK;
             nix::fcntl::openat(
                 &*dir,
                 name,

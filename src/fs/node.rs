@@ -134,6 +134,21 @@ impl Node {
     }
 }
 
+impl Drop for Node {
+    /// Lets go of the directories above one after the other: a path may be thousands deep, and
+    /// each may be the last to hold the one above it.
+    fn drop(&mut self) {
+        let nowhere = || Place::Top(self.gate.workspace());
+        let mut place = std::mem::replace(&mut *self.place.lock(), nowhere());
+        while let Place::Named(parent, _) = place {
+            match Arc::into_inner(parent) {
+                Some(parent) => place = std::mem::replace(&mut *parent.place.lock(), nowhere()),
+                None => return,
+            }
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Slot {
     node: Arc<Node>,

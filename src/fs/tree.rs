@@ -421,7 +421,10 @@ impl Fs {
             return Err(Error(libc::EACCES));
         }
         let handle = match (entry.channel(), entry.control_file()) {
-            (Some(scope), _) if writes => Handle::Channel(self.control.open_channel(scope)),
+            (Some(scope), _) if writes => {
+                let readable = flags & libc::O_ACCMODE != libc::O_WRONLY;
+                Handle::Channel(self.control.open_channel(scope, readable))
+            }
             // To read a channel that was never written to is to ask for its grammar.
             (Some(scope), _) => Handle::Snapshot(self.control.read_file(
                 match scope {

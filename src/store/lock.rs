@@ -4,14 +4,28 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use super::error::StoreError;
+use crate::sys::pidfd::{self, PidFd};
 
 /// Held for as long as the store is open. (The file's content, the holder's pid, is for people
 /// and for refusals; it means nothing while nobody holds the lock.)
 #[derive(Debug)]
 pub(super) struct Lock {
     _file: File,
+}
+
+/// How long a daemon may take to end that was killed just now.
+const DYING: Duration = Duration::from_secs(2);
+
+/// Waits for a holder that is ending; whether it has ended.
+fn wait_for_end(pid: Option<u32>) -> bool {
+    let Some(holder) = pid.and_then(|pid| PidFd::of_process(pid).ok()) else {
+        // It has ended since the lock was refused.
+        return true;
+    };
+    pidfd::wait_any_ended(&[&holder], DYING).is_ok_and(|ended| ended == [true])
 }
 
 impl Lock {
@@ -30,17 +44,24 @@ impl Lock {
             .custom_flags(libc::O_NOFOLLOW)
             .open(path.join("lock"))
             .map_err(failed())?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut text = String::new();
-                file.read_to_string(&mut text).map_err(failed())?;
+        let mut waited = false;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(error)) => return Err(failed()(error)),
+            }
+            let mut text = String::new();
+            file.rewind().map_err(failed())?;
+            file.read_to_string(&mut text).map_err(failed())?;
+            let pid: Option<u32> = text.trim().parse().ok();
+            if waited || !wait_for_end(pid) {
                 return Err(StoreError::Locked {
                     path: path.to_owned(),
-                    pid: text.trim().parse().ok(),
+                    pid,
                 });
             }
-            Err(TryLockError::Error(error)) => return Err(failed()(error)),
+            waited = true;
         }
         let write = |file: &mut File| {
             file.rewind()?;

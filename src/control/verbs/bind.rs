@@ -5,6 +5,7 @@ use crate::control::reply::Reply;
 use crate::control::{Caller, Control, render, values};
 use crate::model::{Binding, BindingKind, NewEvent, Refusal, Role, Rule, WindowId, live_window};
 use crate::store::{BindingChange, Transaction};
+use crate::sys::proc;
 
 impl Control {
     /// `bind`: the mount's owner makes anything a member, whatever it was before.
@@ -28,7 +29,10 @@ impl Control {
             }
             Subject::Cgroup(path) => self.members.binding_for_cgroup(path, window)?,
         };
-        self.put_binding(binding)?;
+        match subject {
+            Subject::Process(_) | Subject::Thread(_) => self.put_bound_by(caller, binding)?,
+            Subject::Cgroup(_) => self.put_binding(binding)?,
+        }
         let members = self.members.members_of(window);
         Ok(Reply::ok()
             .with("window", window)
@@ -116,6 +120,34 @@ impl Control {
             bound_elsewhere(&format!("{id} is"), self.members.who(id).role, window)?;
         }
         let binding = self.members.binding_for_process(kind, id, Some(window))?;
+        self.put_bound_by(caller, binding)
+    }
+
+    /// Binds a process that is the caller's to bind: it will be ended with the window, if asked,
+    /// with the daemon's rights.
+    fn put_bound_by(&self, caller: &Caller, binding: Binding) -> Result<(), Refusal> {
+        let denied = |what: &str| {
+            Refusal::new(
+                Rule::CommandNotAllowed,
+                format!("process {} {what}", binding.tgid),
+                "Bind processes of your own, or have the mount's owner do it.",
+            )
+        };
+        if binding.tgid == 1 {
+            return Err(denied(
+                "is the first of this machine, and all others descend from it",
+            ));
+        }
+        let trusted = caller.uid == 0 || caller.uid == self.options.owner.uid;
+        let own = || {
+            proc::status(binding.id).is_ok_and(|status| {
+                let uid = status.uid;
+                [uid.real, uid.effective, uid.saved] == [caller.uid; 3]
+            })
+        };
+        if !trusted && !own() {
+            return Err(denied("is another user's"));
+        }
         self.put_binding(binding)
     }
 
@@ -137,7 +169,7 @@ impl Control {
         let binding = self
             .members
             .binding_for_process(BindingKind::Operator, pid, None)?;
-        self.put_binding(binding)
+        self.put_bound_by(caller, binding)
     }
 
     /// A write to `acting`: the writing thread of an operator acts for one window, or stops.
@@ -160,7 +192,7 @@ impl Control {
         let binding = self
             .members
             .binding_for_process(BindingKind::Acting, tid, Some(window))?;
-        self.put_binding(binding)
+        self.put_bound_by(caller, binding)
     }
 
     /// The id that is meant: 0 is the writer. An id from elsewhere means nothing here.

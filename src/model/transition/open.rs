@@ -54,6 +54,9 @@ pub fn allocate(
         None => next_window(world)?,
     };
     let known = world.window(id);
+    if known.is_none() {
+        not_far_above(world, id)?;
+    }
     if let Some(window) = known {
         if window.state != WindowState::Live {
             return Err(window_ended(world, window));
@@ -212,6 +215,7 @@ pub fn handoff(
     if let Some(known) = world.window(to) {
         return Err(not_new(world, known));
     }
+    not_far_above(world, to)?;
 
     let title = command.title.clone().or_else(|| from.title.clone());
     let successor = Window {
@@ -275,6 +279,21 @@ fn new_workspace_number(world: &World, window: WindowId) -> Result<WorkspaceId, 
         .saturating_add(1)
         .max(window.number());
     WorkspaceId::new(number).ok_or_else(|| used_up(format!("ws{MAX_ID}"), "workspace"))
+}
+
+/// A slip of the finger must not use up the numbers of a store: they never return.
+const FAR: u32 = 1_000_000;
+
+fn not_far_above(world: &World, id: WindowId) -> Result<(), Refusal> {
+    let highest = world.highest_window.max(world.highest_workspace);
+    if id.number() - 1 <= highest.saturating_add(FAR - 1) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Rule::ArgumentInvalid,
+        format!("{id} is more than {FAR} above the highest number so far, {highest}"),
+        "Leave the number out to get the next free one.",
+    ))
 }
 
 fn used_up(last: String, what: &str) -> Refusal {
