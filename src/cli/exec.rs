@@ -86,17 +86,18 @@ fn inside(
     let info = open_window(&mount, window, place.allocate)?;
     let workspace = workspace(&mount, &info);
     let directory = directory(&mount, workspace.as_deref(), &info, place.cwd.as_deref());
-    if greet && io::stderr().is_terminal() {
-        eprintln!(
+    let greeting = (greet && io::stderr().is_terminal()).then(|| {
+        format!(
             "You are in {window} now, in {}. Leave it with exit or Ctrl-D.",
             directory.display()
-        );
-    }
+        )
+    });
     let session = Session {
         sessions: mount.control(format!("windows/{window}/sessions")),
         environment: environment(window, &mount, workspace.as_deref(), &directory)?,
         command: command.into_iter().map(c_string).collect::<Outcome<_>>()?,
         directory,
+        greeting,
     };
     match run(&session) {
         Ok(End::Exited(status)) => Ok(ExitCode::from(u8::try_from(status).unwrap_or(1))),

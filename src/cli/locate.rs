@@ -131,9 +131,17 @@ pub fn of_view(dir: &Path) -> Outcome<Option<Mount>> {
     Ok(main.map(of_entry))
 }
 
-/// The mount that `path` lies in.
-pub fn around(path: &Path) -> Outcome<Mount> {
-    choose(&entries()?, Some(path))
+/// The mount, or view, that `path` lies in; None where it lies in none.
+pub fn around(path: &Path) -> Outcome<Option<Mount>> {
+    Ok(nearest(&entries()?, path))
+}
+
+fn nearest(entries: &[Entry], path: &Path) -> Option<Mount> {
+    let of_panefs = entries.iter().filter(|e| e.is_main() || e.kind == VIEW);
+    let around = of_panefs.filter(|e| path.starts_with(&e.point));
+    around
+        .max_by_key(|e| e.point.as_os_str().len())
+        .map(of_entry)
 }
 
 fn of_entry(entry: &Entry) -> Mount {
@@ -266,6 +274,10 @@ mod tests {
         assert_eq!(found(&both, "/a/ws1"), Some("/a".into()));
         assert_eq!(found(&both, "/a/deep/ws1"), Some("/a/deep".into()));
         assert_eq!(found(&[], "/a"), None);
+        let lies = |path: &str| nearest(&both, Path::new(path)).map(|m| m.path);
+        assert_eq!(lies("/v/ws1/f"), Some("/v".into()));
+        assert_eq!(lies("/a/deep"), Some("/a/deep".into()));
+        assert_eq!(lies("/elsewhere"), None);
         let twice = [
             a.clone(),
             Entry {

@@ -38,16 +38,19 @@ use verbs::{VERBS, Verb};
 pub struct Global {
     /// The mount; without it $PANEFS_MNT, else the one around the current directory, else the
     /// only one
-    #[arg(long, global = true, value_name = "PATH", env = locate::VARIABLE, hide_env = true)]
+    // Read here and not by clap, whose usage lines would show it as an option that was given.
+    #[arg(long, global = true, value_name = "PATH", display_order = 900)]
     mnt: Option<PathBuf>,
     /// Print the mount's reply as it came, one JSON line
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 901)]
     json: bool,
 }
 
 impl Global {
     fn mount(&self) -> Outcome<Mount> {
-        locate::mount(self.mnt.as_deref().filter(|path| *path != Path::new("")))
+        let variable = || std::env::var_os(locate::VARIABLE).map(PathBuf::from);
+        let named = self.mnt.clone().or_else(variable);
+        locate::mount(named.as_deref().filter(|path| *path != Path::new("")))
     }
 }
 

@@ -30,7 +30,7 @@ pub struct MountArgs {
     #[arg(long)]
     pub no_passthrough: bool,
     /// How many threads answer requests
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
     /// How long the trash keeps what was reclaimed [default: the store's setting, or 24h]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
@@ -234,7 +234,7 @@ impl MountArgs {
             match name {
                 "allow_other" => self.allow_other = true,
                 "no_passthrough" => self.no_passthrough = true,
-                "threads" => self.threads = Some(value.parse().map_err(|_| ()).map_err(wrong)?),
+                "threads" => self.threads = Some(threads(value).map_err(|_| ()).map_err(wrong)?),
                 "trash_keep" => self.trash_keep = Some(time(value).map_err(wrong)?),
                 "retention" => self.retention = Some(time(value).map_err(wrong)?),
                 ""
@@ -266,6 +266,14 @@ impl MountArgs {
             }
         }
         Ok(())
+    }
+}
+
+/// A number of threads; with none, nothing would be answered.
+fn threads(text: &str) -> Result<usize, &'static str> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("give a number from 1 on"),
     }
 }
 
@@ -355,6 +363,8 @@ mod tests {
         );
         assert!(parse(&["panefs", "mount", "/store", "/m", "-o", "nonsense"]).is_err());
         assert!(parse(&["panefs", "mount", "/store", "/m", "-o", "threads=x"]).is_err());
+        assert!(parse(&["panefs", "mount", "/store", "/m", "-o", "threads=0"]).is_err());
+        assert!(parse(&["panefs", "mount", "/store", "/m", "--threads", "0"]).is_err());
     }
 
     #[test]

@@ -11,6 +11,12 @@ use super::text::{Table, age, bytes, plain};
 /// Prints a successful reply to `verb`.
 pub fn reply(verb: &str, reply: &Value, mount: &Mount) {
     let field = |name| reply.get(name).map(cell).unwrap_or_default();
+    if verb != "show" && field("state") == "running" && !field("job").is_empty() {
+        // Nobody waited for the end, so there is nothing else to say yet.
+        let job = field("job");
+        line(&job);
+        return hint(&format!("See how it ends with: panefs wait {job}"));
+    }
     match verb {
         "allocate" => allocated(reply, mount),
         "path" => {
@@ -43,6 +49,11 @@ pub fn reply(verb: &str, reply: &Value, mount: &Mount) {
         "expire" => expired(reply),
         "view" => line(&format!("the tree is at {} too", field("dir"))),
         "leave" => line(&format!("{} is unmounted", field("dir"))),
+        "unbind" => line(&match field("window").as_str() {
+            "" if field("unbound") == "0" => "nothing was bound".to_owned(),
+            "" => "unbound".to_owned(),
+            window => format!("unbound from {window}"),
+        }),
         "bind" => line(&format!("bound to {}", field("window"))),
         "cd" | "ensure" => line(&field("cwd")),
         _ => any(reply),
@@ -215,6 +226,12 @@ fn object(fields: &Map<String, Value>) -> String {
             (used, limit) => format!("{} of {limit}", or(used, "?")),
         };
     }
+    // A refusal, with whatever it is about.
+    if let (Some(Value::String(message)), true) =
+        (fields.get("message"), fields.contains_key("rule"))
+    {
+        return message.clone();
+    }
     if let Some(pid) = number("pid") {
         let command = fields.get("command").map(cell).unwrap_or_default();
         return format!("{pid} {command}").trim_end().to_owned();
@@ -289,6 +306,10 @@ mod tests {
             (
                 json!([{"pid": 7, "command": "vim", "by": "procs"}]),
                 "7 vim",
+            ),
+            (
+                json!({"ok": false, "error": {"rule": "x", "message": "no.", "pid": 7}}),
+                "ok=false error=no.",
             ),
             (json!({"b": 1, "a": null}), "b=1"),
         ] {

@@ -28,10 +28,11 @@ pub fn command() -> clap::Command {
 
 pub fn run(matches: &ArgMatches, global: &Global) -> Outcome {
     let args: Arguments = super::read(matches)?;
-    let mount = match (&global.mnt, &args.path) {
+    let around = match (&global.mnt, &args.path) {
         (None, Some(path)) => locate::around(&locate::absolute(path))?,
-        _ => global.mount()?,
+        _ => None,
     };
+    let mount = around.map_or_else(|| global.mount(), Ok)?;
     let file = mount.control("whoami");
     let text = std::fs::read_to_string(&file).map_err(|e| match e.raw_os_error() {
         Some(libc::ENOTCONN) => locate::dead(&mount),
@@ -74,12 +75,20 @@ fn introduce(who: &Value, mount: &Mount) -> Vec<String> {
                 "You are a guest of {}: you may read every workspace and change none.",
                 mount.path.display()
             ),
-            "To write, become a member of a window: panefs enter c1 --allocate".to_owned(),
+            "To write, become a member of a window: panefs allocate opens a new one, and panefs \
+             enter cN starts a shell in it."
+                .to_owned(),
         ],
-        "acting" => vec![format!(
-            "You act for {window} here{by}: you may write in {}.",
-            field("path")
-        )],
+        "acting" => {
+            // A view acts for its window below its own mountpoint alone.
+            let path = match field("workspace") {
+                workspace if workspace.is_empty() => field("path"),
+                workspace => mount.path.join(workspace).display().to_string(),
+            };
+            vec![format!(
+                "You act for {window} here{by}: you may write in {path}."
+            )]
+        }
         "operator" => vec![format!(
             "You are an operator{by}: you may change every occupied workspace."
         )],
@@ -173,6 +182,14 @@ mod tests {
         assert!(
             introduce(&json!({"role": "guest", "window": null}), &mount)[1]
                 .contains("panefs enter")
+        );
+        let through_a_view = json!({
+            "role": "acting", "window": "c7", "workspace": "ws7", "path": "/other/ws7",
+            "binding": "view",
+        });
+        assert_eq!(
+            introduce(&through_a_view, &mount),
+            ["You act for c7 here (by view): you may write in /mnt/ws7."]
         );
         let refusal = json!({"path": "ws1/a", "message": "no.", "next_action": "Do."});
         assert_eq!(explain(&refusal), ["Refused: ws1/a", "  no.", "  Do."]);

@@ -30,6 +30,8 @@ pub struct Session {
     pub sessions: PathBuf,
     /// The command's working directory.
     pub directory: PathBuf,
+    /// What to say on standard error once the window was joined.
+    pub greeting: Option<String>,
     /// The command and its arguments; never empty.
     pub command: Vec<CString>,
     /// The command's whole environment, `NAME=value`.

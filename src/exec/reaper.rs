@@ -55,6 +55,9 @@ fn start(session: &Session, before: &SigSet) -> Result<Pid, Notice> {
     become_subreaper().map_err(|e| Notice::NotForked(errno(&e)))?;
     bind(session).map_err(|e| Notice::NotBound(errno(&e)))?;
     std::env::set_current_dir(&session.directory).map_err(|e| Notice::Directory(errno(&e)))?;
+    if let Some(greeting) = &session.greeting {
+        eprintln!("{greeting}");
+    }
     fork_with(|| execute(session, before)).map_err(|e| Notice::NotForked(errno(&e)))
 }
 
