@@ -9,6 +9,7 @@ mod bad_input;
 mod cases;
 mod coherence;
 mod crash;
+mod fidelity;
 mod first_session;
 mod handoff;
 mod harness_node;
