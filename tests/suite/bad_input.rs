@@ -17,6 +17,7 @@ flavors! {
     bad_mounts_are_refused_untouched: passthrough, ordinary;
     wrong_usage_of_the_command_line: passthrough;
     the_daemon_survives_a_storm: passthrough;
+    no_reply_is_lost: passthrough;
 }
 
 /// Everything that the registry says, but what refusals add.
@@ -433,4 +434,24 @@ fn the_daemon_survives_a_storm(flavor: Flavor) {
         "an answer took {slowest:?}"
     );
     assert_eq!(m.ctl("path c1")["workspace"], "ws1");
+}
+
+/// Each command that was taken gives its line, also where nobody reads for long: rather than drop
+/// replies of commands that have happened, a write takes fewer.
+fn no_reply_is_lost(flavor: Flavor) {
+    let m = Mount::new(flavor);
+    m.allocate(&["c1"]);
+    let mut owner = Agent::guest(&m);
+    let [taken, lines] = ["taken", "lines"].map(str::to_owned);
+    owner.ok("
+fd = os.open(MNT + '/.panefs/ctl', os.O_RDWR)
+taken = lines = 0
+for _ in range(40):
+    try:
+        taken += os.write(fd, b'path c1\\n' * 50) // 8
+    except OSError:
+        break
+while os.read(fd, 1 << 16):
+    lines += 1");
+    assert_eq!(owner.ok(&taken), owner.ok(&lines), "commands and replies");
 }

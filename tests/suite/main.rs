@@ -8,6 +8,7 @@ mod common;
 mod bad_input;
 mod coherence;
 mod crash;
+mod fidelity;
 mod first_session;
 mod handoff;
 mod harness_node;

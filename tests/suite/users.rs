@@ -11,6 +11,7 @@ flavors! {
     modes_groups_and_acls_are_the_kernels: shared, shared_cached;
     set_id_bits_are_cleared: shared, shared_cached, passthrough, cached;
     control_files_are_their_owners: shared;
+    nobody_binds_another_users_process: shared;
     without_allow_other_nobody_else_comes_in: passthrough, ordinary;
     an_ordinary_users_store_is_covered: ordinary;
     an_ordinary_user_does_the_main_things: ordinary;
@@ -198,6 +199,28 @@ fn control_files_are_their_owners(flavor: Flavor) {
         (ANN.0, 0o600),
         "the continuation is Ann's too"
     );
+}
+
+/// Who is bound can be ended by `members=end`, with the daemon's rights, and no longer writes where
+/// it did: so a window's owner binds its own processes alone, as it may signal those alone.
+fn nobody_binds_another_users_process(flavor: Flavor) {
+    let (m, _ann, _bob) = stage(flavor);
+    let victim = Agent::guest(&m);
+    let pid = victim.pid();
+    let mut ann = Agent::of(&m, ANN.0, ANN.1);
+    ann.refused(&format!("os.kill({pid}, 0)"), EPERM);
+    for file in ["procs", "threads"] {
+        let write = format!("put(MNT + '/.panefs/windows/c1/{file}', '{pid}')");
+        ann.refused(&write, EPERM);
+    }
+    let own = Agent::of(&m, ANN.0, ANN.1);
+    ann.ok(&format!(
+        "put(MNT + '/.panefs/windows/c1/procs', '{}')",
+        own.pid()
+    ));
+    let members = m.read(".panefs/windows/c1/procs");
+    assert!(members.lines().any(|line| line == own.pid().to_string()));
+    assert!(!members.lines().any(|line| line == pid.to_string()));
 }
 
 fn without_allow_other_nobody_else_comes_in(flavor: Flavor) {
