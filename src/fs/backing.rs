@@ -153,7 +153,7 @@ impl Backing {
                 let parent = self.locate(&parent)?;
                 let fd = nix::fcntl::openat(
                     parent,
-                    name.as_os_str(),
+                    &*name,
                     OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC,
                     Mode::empty(),
                 )?;

@@ -13,7 +13,7 @@ use super::access::{Admitted, Request};
 use super::backing::Held;
 use super::error::{Error, Result};
 use super::handle::{DataPath, Handle, OpenFile};
-use super::node::{DataMode, Node};
+use super::node::{DataMode, Node, Shared};
 use super::operation::opens_for_writing;
 use crate::gate::{Pass, Writer};
 use crate::sys::file;
@@ -191,15 +191,11 @@ impl Fs {
                 *opens += 1;
                 return Ok((DataPath::Cached(fd), Reached::Cached));
             }
-            DataMode::Passthrough {
-                opens,
-                file,
-                backing,
-            } => {
-                *opens += 1;
+            DataMode::Passthrough(shared) => {
+                shared.opens += 1;
                 return Ok((
-                    DataPath::Passthrough(Arc::clone(file)),
-                    Reached::Passthrough(Arc::clone(backing)),
+                    DataPath::Passthrough(Arc::clone(&shared.file)),
+                    Reached::Passthrough(Arc::clone(&shared.backing)),
                 ));
             }
             DataMode::Closed => {}
@@ -216,11 +212,11 @@ impl Fs {
             match register.register(reader.as_fd()) {
                 Ok(backing) => {
                     let file = Arc::new(reader);
-                    data.mode = DataMode::Passthrough {
+                    data.mode = DataMode::Passthrough(Box::new(Shared {
                         opens: 1,
                         file: Arc::clone(&file),
                         backing: Arc::clone(&backing),
-                    };
+                    }));
                     return Ok((DataPath::Passthrough(file), Reached::Passthrough(backing)));
                 }
                 Err(error) => {

@@ -53,13 +53,14 @@ impl Drop for OpenFile {
         if self.may_map {
             data.mapping_opens -= 1;
         }
-        let (DataMode::Cached { opens } | DataMode::Passthrough { opens, .. }) = &mut data.mode
-        else {
-            return;
-        };
         if matches!(self.path, DataPath::Direct(_)) {
             return;
         }
+        let opens = match &mut data.mode {
+            DataMode::Cached { opens } => opens,
+            DataMode::Passthrough(shared) => &mut shared.opens,
+            DataMode::Closed => return,
+        };
         *opens -= 1;
         if *opens == 0 {
             data.mode = DataMode::Closed;

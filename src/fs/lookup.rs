@@ -79,7 +79,7 @@ impl Fs {
         // the name must still be there once it is.
         for _ in 0..REPLACED_AT_MOST {
             let (stat, handle) = self.backing.identify(dir, name)?;
-            let place = || Place::Named(Arc::clone(parent), name.to_owned());
+            let place = || Place::Named(Arc::clone(parent), name.into());
             let (node, entry) = self.entry(request, &parent.gate, &stat, handle, place);
             match self.backing.stat_at(dir, name) {
                 Ok(again) if again.st_ino == stat.st_ino => return Ok((node, entry)),

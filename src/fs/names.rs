@@ -198,7 +198,7 @@ impl Fs {
         }
         let handle = self.backing.handle_of(&fd);
         let (node, mut entry) = self.entry(request, &parent.gate, &stat, handle, || {
-            Place::Named(Arc::clone(&parent), name.to_owned())
+            Place::Named(Arc::clone(&parent), name.into())
         });
         let opened = self.opened(request, &node, flags, fd, Some(&admitted), register);
         if opened.is_err() {
@@ -227,7 +227,7 @@ impl Fs {
     /// A node was seen under a new name.
     fn found(&self, file: &Victim, parent: &Arc<Node>, name: &OsStr) {
         if let Some(node) = self.nodes.get(file.id) {
-            *node.place.lock() = Place::Named(Arc::clone(parent), name.to_owned());
+            *node.place.lock() = Place::Named(Arc::clone(parent), name.into());
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub enum Place {
     /// The top directory of a workspace.
     Top(WorkspaceId),
     /// Under this name in this directory.
-    Named(Arc<Node>, OsString),
+    Named(Arc<Node>, Box<OsStr>),
     /// Its last known name is gone; the descriptor keeps the inode, and so its number.
     Pinned(Arc<OwnedFd>, PathBuf),
 }
@@ -42,15 +42,18 @@ pub enum DataMode {
         /// Open handles.
         opens: usize,
     },
-    /// Straight to the backing file.
-    Passthrough {
-        /// Open handles.
-        opens: usize,
-        /// A read-only descriptor of the backing file.
-        file: Arc<OwnedFd>,
-        /// The kernel's registration of it, which all handles share.
-        backing: Arc<dyn Any + Send + Sync>,
-    },
+    /// Straight to the backing file. Boxed, because most nodes are closed.
+    Passthrough(Box<Shared>),
+}
+
+/// What all passthrough handles of a file share.
+pub struct Shared {
+    /// Open handles.
+    pub opens: usize,
+    /// A read-only descriptor of the backing file.
+    pub file: Arc<OwnedFd>,
+    /// The kernel's registration of it.
+    pub backing: Arc<dyn Any + Send + Sync>,
 }
 
 impl std::fmt::Debug for DataMode {
@@ -58,7 +61,7 @@ impl std::fmt::Debug for DataMode {
         match self {
             Self::Closed => f.write_str("Closed"),
             Self::Cached { opens } => write!(f, "Cached({opens})"),
-            Self::Passthrough { opens, .. } => write!(f, "Passthrough({opens})"),
+            Self::Passthrough(shared) => write!(f, "Passthrough({})", shared.opens),
         }
     }
 }
@@ -72,7 +75,7 @@ pub struct Data {
     /// until it is found quiet.
     pub may_be_mapped: bool,
     /// Handles that were opened so and are not closed.
-    pub mapping_opens: usize,
+    pub mapping_opens: u32,
 }
 
 /// A backing inode that the kernel knows or that something holds on to.
@@ -109,12 +112,15 @@ impl Node {
                 }
             }
         };
-        names.iter().rev().fold(top, |path, name| path.join(name))
+        names
+            .iter()
+            .rev()
+            .fold(top, |path, name| path.join(&**name))
     }
 
     /// Whether it was last seen as `name` in `parent`.
     pub fn is_at(&self, parent: &Node, name: &OsStr) -> bool {
-        matches!(&*self.place.lock(), Place::Named(p, n) if p.id == parent.id && n == name)
+        matches!(&*self.place.lock(), Place::Named(p, n) if p.id == parent.id && **n == *name)
     }
 
     /// Whether it is a directory.

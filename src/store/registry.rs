@@ -64,6 +64,12 @@ pub struct Transaction {
 }
 
 impl Transaction {
+    /// Whether it matters only as long as the processes live that it names: then it must outlive
+    /// the daemon, which the kernel's memory does, but not the machine.
+    pub fn ends_with_the_machine(&self) -> bool {
+        self.changes.is_empty() && self.events.is_empty() && self.jobs.is_empty()
+    }
+
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()

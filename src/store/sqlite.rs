@@ -124,6 +124,14 @@ impl Registry for SqliteRegistry {
             return Ok(Vec::new());
         }
         let mut writer = self.writer.lock();
+        // In WAL mode NORMAL means: no fsync at the commit.
+        let synchronous = match transaction.ends_with_the_machine() {
+            true => "NORMAL",
+            false => "FULL",
+        };
+        writer
+            .pragma_update(None, "synchronous", synchronous)
+            .map_err(RegistryError::sqlite("the registry can't be written"))?;
         let journal = self.journal.read();
         let (mut seq, mut whole) = (journal.seq, journal.whole);
         let mut windows: HashMap<WindowId, Extent> = HashMap::new();
