@@ -14,4 +14,5 @@ pub mod member;
 pub mod model;
 pub mod mount;
 pub mod store;
+#[allow(unsafe_code)]
 pub mod sys;

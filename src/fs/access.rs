@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -151,7 +152,7 @@ impl Fs {
     pub fn admit<'a>(
         &self,
         request: Request<'_>,
-        gate: &'a Gate,
+        gate: &'a Arc<Gate>,
         path: impl FnOnce() -> std::path::PathBuf,
     ) -> Result<Admitted<'a>> {
         let mut who = self.who(request);
@@ -192,7 +193,7 @@ impl Fs {
     pub fn admit_handle<'a>(
         &self,
         request: Request<'_>,
-        gate: &'a Gate,
+        gate: &'a Arc<Gate>,
         pass: Pass,
         path: impl FnOnce() -> std::path::PathBuf,
     ) -> Result<WriteAccess<'a>> {

@@ -100,7 +100,7 @@ impl GateState {
 #[derive(Debug)]
 pub struct WriteAccess<'a> {
     state: RwLockReadGuard<'a, GateState>,
-    gate: &'a Gate,
+    gate: &'a Arc<Gate>,
     role: Role,
 }
 
@@ -122,13 +122,8 @@ impl<'a> WriteAccess<'a> {
         held.writers.insert(id, Writer { pass, file });
         WriterGuard {
             id,
-            gate: self.gate.this(),
+            gate: Arc::clone(self.gate),
         }
-    }
-
-    /// The gate that admitted.
-    pub fn gate(&self) -> &'a Gate {
-        self.gate
     }
 }
 
@@ -192,25 +187,16 @@ pub struct Gate {
     state: RwLock<GateState>,
     held: Mutex<Held>,
     dropped: Condvar,
-    this: std::sync::Weak<Gate>,
 }
 
 impl Gate {
     fn new(workspace: &Workspace) -> Arc<Self> {
-        Arc::new_cyclic(|this| Self {
+        Arc::new(Self {
             id: workspace.id,
             state: RwLock::new(GateState::of(workspace)),
             held: Mutex::default(),
             dropped: Condvar::new(),
-            this: this.clone(),
         })
-    }
-
-    fn this(&self) -> Arc<Gate> {
-        // `new` is the only constructor, so a borrowed gate always has its Arc.
-        self.this
-            .upgrade()
-            .unwrap_or_else(|| unreachable!("a gate is only ever reached through its Arc"))
     }
 
     /// The workspace that it guards.
@@ -227,7 +213,7 @@ impl Gate {
     ///
     /// # Errors
     /// Why the caller may not; to be answered with EROFS.
-    pub fn admit(&self, role: Role) -> Result<WriteAccess<'_>, Denied> {
+    pub fn admit(self: &Arc<Self>, role: Role) -> Result<WriteAccess<'_>, Denied> {
         let state = self.state.read();
         state.judge(role)?;
         Ok(WriteAccess {
@@ -241,7 +227,7 @@ impl Gate {
     ///
     /// # Errors
     /// Why the caller may not; to be answered with EROFS.
-    pub fn admit_open(&self, role: Role) -> Result<WriteAccess<'_>, Denied> {
+    pub fn admit_open(self: &Arc<Self>, role: Role) -> Result<WriteAccess<'_>, Denied> {
         let access = self.admit(role)?;
         match (access.state.closing, access.state.holder) {
             (true, Some(holder)) if role != Role::Operator => Err(Denied::Closing { holder }),
@@ -253,7 +239,7 @@ impl Gate {
     ///
     /// # Errors
     /// The handle was opened under an older epoch; to be answered with EROFS.
-    pub fn admit_handle(&self, pass: Pass) -> Result<WriteAccess<'_>, Denied> {
+    pub fn admit_handle(self: &Arc<Self>, pass: Pass) -> Result<WriteAccess<'_>, Denied> {
         let state = self.state.read();
         let stale = pass.epoch != state.epoch || state.workspace == WorkspaceState::Reclaimed;
         if stale && (pass.role != Role::Operator || state.judge(Role::Operator).is_err()) {
