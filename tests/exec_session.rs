@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -225,7 +226,8 @@ fn it_stops_and_goes_on_with_the_command() {
     let (mut child, mut out, command) = started({
         let script = "trap 'echo on' CONT; echo $$; until read line; do :; done; exit 4";
         let mut command = fake.sh(script);
-        command.stdin(Stdio::piped());
+        // In a group whose leader's parent is here: what nobody's shell looks after isn't stopped.
+        command.stdin(Stdio::piped()).process_group(0);
         command
     });
     let front = pid(&child);
