@@ -191,11 +191,16 @@ impl Slot {
 
 const SHARDS: usize = 64;
 
+/// From how many nodes on it is worth giving their memory back.
+const MANY: usize = 16 * 1024;
+
 /// Every node that a kernel side knows.
 #[derive(Debug)]
 pub struct Nodes {
     shards: Box<[Mutex<HashMap<u64, Slot>>]>,
     known: AtomicUsize,
+    /// The most that were known since memory was last given back.
+    peak: AtomicUsize,
 }
 
 impl Default for Nodes {
@@ -203,6 +208,7 @@ impl Default for Nodes {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             known: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
         }
     }
 }
@@ -255,7 +261,8 @@ impl Nodes {
                 slot
             }
             std::collections::hash_map::Entry::Vacant(entry) => {
-                self.known.fetch_add(1, Ordering::Relaxed);
+                let known = self.known.fetch_add(1, Ordering::Relaxed) + 1;
+                self.peak.fetch_max(known, Ordering::Relaxed);
                 entry.insert(Slot {
                     node: Arc::new(make(0, handle)),
                     main: 0,
@@ -275,10 +282,29 @@ impl Nodes {
         };
         if slot.forget(mount, lookups) {
             let gone = shard.remove(&id);
-            self.known.fetch_sub(1, Ordering::Relaxed);
+            if shard.len() < shard.capacity() / 8 {
+                let room = shard.len() * 2;
+                shard.shrink_to(room);
+            }
+            let known = self.known.fetch_sub(1, Ordering::Relaxed) - 1;
             // Its parents' reference counts and its descriptor go outside the lock.
             drop(shard);
             drop(gone);
+            self.give_back(known);
+        }
+    }
+
+    /// When most of many nodes have gone, what they took goes back to the system.
+    fn give_back(&self, known: usize) {
+        let peak = self.peak.load(Ordering::Relaxed);
+        if peak < MANY || known > peak / 8 {
+            return;
+        }
+        let taken = self
+            .peak
+            .compare_exchange(peak, known, Ordering::Relaxed, Ordering::Relaxed);
+        if taken.is_ok() {
+            crate::sys::memory::give_back();
         }
     }
 

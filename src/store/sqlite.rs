@@ -286,9 +286,9 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<(), RegistryError> {
     Ok(())
 }
 
-/// A quarter of SQLite's own choice: what is asked often is in the daemon's memory anyway.
+/// Far below SQLite's own choice: what is asked often is in the daemon's memory anyway.
 fn limit_cache(db: &Connection) -> rusqlite::Result<()> {
-    const KIB: i64 = 512;
+    const KIB: i64 = 128;
     db.pragma_update(None, "cache_size", -KIB)
 }
 

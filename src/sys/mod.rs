@@ -5,6 +5,7 @@ pub mod creds;
 pub mod dir;
 pub mod file;
 pub mod landlock;
+pub mod memory;
 pub mod mount;
 pub mod pidfd;
 pub mod proc;
