@@ -192,7 +192,7 @@ impl Slot {
 const SHARDS: usize = 64;
 
 /// From how many nodes on it is worth giving their memory back.
-const MANY: usize = 16 * 1024;
+const MANY: usize = 1024;
 
 /// Every node that a kernel side knows.
 #[derive(Debug)]
