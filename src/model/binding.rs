@@ -42,6 +42,30 @@ pub enum BindingKind {
     Acting,
 }
 
+impl BindingKind {
+    /// Every kind.
+    pub const ALL: [Self; 6] = [
+        Self::Process,
+        Self::Thread,
+        Self::Cgroup,
+        Self::Session,
+        Self::Operator,
+        Self::Acting,
+    ];
+
+    /// The word for it, in the registry, in events and in messages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Thread => "thread",
+            Self::Cgroup => "cgroup",
+            Self::Session => "session",
+            Self::Operator => "operator",
+            Self::Acting => "acting",
+        }
+    }
+}
+
 /// One binding, as the registry keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {

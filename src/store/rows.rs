@@ -115,7 +115,7 @@ pub(super) fn change_binding(
         BindingChange::Put(binding) => db
             .prepare_cached("INSERT OR REPLACE INTO bindings VALUES (?, ?, ?, ?, ?, ?, ?)")?
             .execute(params![
-                kind_str(binding.kind),
+                binding.kind.as_str(),
                 binding.id,
                 binding.cgroup,
                 binding.start,
@@ -128,7 +128,7 @@ pub(super) fn change_binding(
                 "DELETE FROM bindings WHERE kind = ? AND id = ? AND cgroup = ? AND start = ?",
             )?
             .execute(params![
-                kind_str(binding.kind),
+                binding.kind.as_str(),
                 binding.id,
                 binding.cgroup,
                 binding.start
@@ -138,26 +138,6 @@ pub(super) fn change_binding(
             .execute([to.number(), from.number()])?,
     };
     Ok(())
-}
-
-const KINDS: [BindingKind; 6] = [
-    BindingKind::Process,
-    BindingKind::Thread,
-    BindingKind::Cgroup,
-    BindingKind::Session,
-    BindingKind::Operator,
-    BindingKind::Acting,
-];
-
-fn kind_str(kind: BindingKind) -> &'static str {
-    match kind {
-        BindingKind::Process => "process",
-        BindingKind::Thread => "thread",
-        BindingKind::Cgroup => "cgroup",
-        BindingKind::Session => "session",
-        BindingKind::Operator => "operator",
-        BindingKind::Acting => "acting",
-    }
 }
 
 pub(super) fn windows(db: &Connection) -> Result<Vec<Window>, RegistryError> {
@@ -218,7 +198,11 @@ pub(super) fn bindings(db: &Connection) -> Result<Vec<Binding>, RegistryError> {
         "bindings",
         "SELECT id AS number, * FROM bindings",
         |r| {
-            let parse = |text: &str| KINDS.into_iter().find(|kind| kind_str(*kind) == text);
+            let parse = |text: &str| {
+                BindingKind::ALL
+                    .into_iter()
+                    .find(|kind| kind.as_str() == text)
+            };
             Ok(Binding {
                 kind: r.word("kind", parse)?,
                 id: r.get("id")?,

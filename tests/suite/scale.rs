@@ -206,6 +206,5 @@ fn idle_windows_take_little_memory(flavor: Flavor) {
     println!(
         "KiB: {begin} empty, {begun} with 4,000 windows, {more} more for each thousand after that"
     );
-    // 1 MiB, and a tenth for the allocator's ways.
-    assert!(more < 1024 * 11 / 10, "1,000 idle windows take {more} KiB");
+    assert!(more < 1024, "1,000 idle windows take {more} KiB");
 }

@@ -105,10 +105,10 @@ impl Control {
         kind: BindingKind,
         text: &str,
     ) -> Result<(), Refusal> {
-        let asked = values::process(word(kind), text)?;
+        let asked = values::process(kind.as_str(), text)?;
         if kind == BindingKind::Session && asked != 0 {
             return Err(values::invalid(
-                word(kind),
+                kind.as_str(),
                 text,
                 "0: it is always the writer's",
             ));
@@ -289,23 +289,11 @@ fn no_process(id: u32) -> Refusal {
     )
 }
 
-/// The word for a kind of binding, in events and messages.
-fn word(kind: BindingKind) -> &'static str {
-    match kind {
-        BindingKind::Process => "process",
-        BindingKind::Thread => "thread",
-        BindingKind::Cgroup => "cgroup",
-        BindingKind::Session => "session",
-        BindingKind::Operator => "operator",
-        BindingKind::Acting => "acting",
-    }
-}
-
 /// What a binding's event tells; none for acting threads, which come and go with every edit.
 fn event(kind: &'static str, binding: &Binding) -> Option<NewEvent> {
     let event = NewEvent::new(kind, binding.window)
         .with("window", binding.window.map(|window| window.to_string()))
-        .with("by", word(binding.kind));
+        .with("by", binding.kind.as_str());
     match binding.kind {
         BindingKind::Acting => None,
         BindingKind::Cgroup => Some(event.with("cgroup", binding.cgroup.clone())),
